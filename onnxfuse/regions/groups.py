@@ -143,7 +143,7 @@ class Groups:
         """Tensors → the groups that wait for each, which may ask it for its shape alone."""
         self.writer: dict[str, int] = {}
         """Tensors → the group that writes each, if anything asks for it."""
-        self.order = Order(lambda number: self.awaited(self.of[number]), lambda number: self.following(self.of[number]))
+        self.order = Order()
         for launch in scope.launches:
             self._enter(Group.of(launch.index, [launch], early=launch.index in scope.forward))
 
@@ -199,7 +199,7 @@ class Groups:
     def join(self, a: Group, b: Group) -> Group:
         """Make one group of two."""
         whole, own = a.joined(b), (a.number, b.number)
-        between = self.order.between(*own)
+        between = self.order.between(*own, self._before, self._behind)
         self._leave(a)
         self._leave(b)
         for name in a.made | b.made:
@@ -262,6 +262,12 @@ class Groups:
         found = {self.writer.get(name, group.number) for name in group.waits}
         return {number for number in found if number in self.of} - {group.number}
 
+    def _before(self, number: int) -> set[int]:
+        return self.awaited(self.of[number])
+
+    def _behind(self, number: int) -> set[int]:
+        return self.following(self.of[number])
+
     def longer(self, a: Group, b: Group) -> int:
         """About how many more bytes would live between forward and backward of a training step, were two groups one.
 
@@ -285,8 +291,9 @@ class Groups:
 
     def reaches(self, a: Group, b: Group, *, direct: bool = True) -> bool:
         """Does `b` wait for `a`?  Not `direct`: by way of others."""
-        self.order.know(self.of)
-        return self.order.reaches([n for n in self.following(a) if direct or n != b.number], b.number)
+        self.order.know(self.of, self._before)
+        first = [number for number in self.following(a) if direct or number != b.number]
+        return self.order.reaches(first, b.number, self._behind)
 
     def together(self, a: Group, b: Group) -> set[Dim]:
         """The numbers of elements that two groups would write as one."""

@@ -83,8 +83,7 @@ def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:
         return None
     launch = own[0]
     a = launch.node.input[0]
-    waits = {name for name in group.waits if not scope.constant(name)}
-    if waits != {scope.root(a)}:
+    if group.waits != {scope.root(a)}:
         return None
     steps = standard(scope, launch.index)
     made = {name for step in steps for name in step.output}

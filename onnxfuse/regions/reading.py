@@ -185,11 +185,12 @@ def _kind(ops: Sequence[str]) -> Kind:
 
 
 def _waits(scope: Scope, names: Sequence[str]) -> frozenset[str]:
-    """The tensors behind values, by way of views and of what is computed of shapes as well."""
+    """The tensors behind values, by way of views and of what is computed of shapes as well; nothing waits for constants,
+    of which there may be more than of anything else."""
     graph, pending, seen = scope.view.graph, list(names), set[str]()
     while pending:
         name = pending.pop()
-        if name and name not in seen:
+        if name and name not in seen and not scope.constant(name):
             seen.add(name)
             if name in scope.hosted or name in scope.root_of:
                 pending += graph.nodes[graph.producer[name]].input
