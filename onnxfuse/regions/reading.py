@@ -185,8 +185,8 @@ def _kind(ops: Sequence[str]) -> Kind:
 
 
 def _waits(scope: Scope, names: Sequence[str]) -> frozenset[str]:
-    """The tensors behind values, by way of views and of what is computed of shapes as well; nothing waits for constants,
-    of which there may be more than of anything else."""
+    """The tensors behind values, by way of views and of what is computed of shapes as well; nothing waits for
+    constants, of which there may be more than of anything else."""
     graph, pending, seen = scope.view.graph, list(names), set[str]()
     while pending:
         name = pending.pop()
