@@ -248,9 +248,11 @@ class _Scoped:
                 owner.setdefault(index, owner[source])
         written = {node.name: node for node in proto.node if node.domain == DOMAIN}
         exists = {name for node in proto.node for name in node.output}
-        for number, region in enumerate(found):
-            replaced = [nodes[index] for index in sorted(owner) if owner[index] == number]
-            self.sites.append(self._site(region, written[region.node.name], replaced, exists))
+        replaced: list[list[NodeProto]] = [[] for _ in found]
+        for index in sorted(owner):
+            replaced[owner[index]].append(nodes[index])
+        for region, own in zip(found, replaced, strict=True):
+            self.sites.append(self._site(region, written[region.node.name], own, exists))
 
     def _site(
         self, region: _Region, node: NodeProto, replaced: Sequence[NodeProto], exists: Collection[str]
