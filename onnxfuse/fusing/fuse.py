@@ -164,9 +164,10 @@ def fuse(
         again: list[bool] = [room]
 
         def more(model: ModelProto) -> Fused:
-            after, enough = passes(first.again(model))
+            read = first.again(model)
+            after, enough = passes(read)
             again.append(enough)
-            return after
+            return after if after.lifted is not None else replace(after, lifted=read)
 
         def regions(fused: Fused) -> Fused:
             last = (lambda model: replace(fused, model=model, sites=[])) if source.limit is not None else more

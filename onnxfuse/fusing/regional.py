@@ -31,7 +31,7 @@ def regional(
     why: str | None = None,
 ) -> Fused:
     """What becomes of a model that was fused, by `passes` of the rules over what has regions as well, until both leave
-    it as it is.
+    it as it is.  These passes tell how they have read what they leave (`Fused.lifted`).
 
     `first` is the model before that, or few blocks of it: `naming` are the names that are not to be given.  Near misses
     of the rule `why` are told wherever they are."""
@@ -40,10 +40,12 @@ def regional(
         made = _once(first, naming, done, banned, original, why)
         if made is None:
             break
+        done.lifted = None  # whoever began this still has the model without regions, which nobody reads any more
         done, after = made, passes(made.model)
         if state(after.model) == state(done.model):
+            done.lifted = after.lifted
             break
-        done = named(joined(done, after, first.model, original), naming)
+        done = named(replace(joined(done, after, first.model, original), lifted=None), naming)
     return done
 
 

@@ -149,6 +149,8 @@ def _opaque(view: View, node: NodeProto) -> list[tuple[Term, int]]:
 
 def _numbers(terms: Terms, args: list[Term]) -> list[Term]:
     """What repeats one number over the shape of another operand is that number."""
+    if not any(arg.op in ("Expand", "Constant") for arg in args):
+        return args
     shapes = [arg.shape for arg in args if arg.shape is not None]
     if len(shapes) < len(args) or not shapes or len(whole := broadcast(*shapes)) < 2:
         return args
@@ -283,14 +285,14 @@ def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     attrs = {a.name: attribute_value(a) for a in node.attribute}
     name = f"{node.domain or 'ai.onnx'}.{node.op_type}"
     key = (node.overload, index) if view.effects[index] else node.overload or None
-    types = [view.graph.type_of(output) if output else (0, None) for output in node.output]
-    if node.domain == DOMAIN and family_of(node) == REGION:
-        types = types_of(view, node, lift_node) or types
-    if not types:
+    if not node.output:
         return []
     known = _read(view, index, node, name, args, attrs)
     if known is not None:
         return known
+    # What is declared is asked last: where nothing is, onnx goes through the whole model for it.
+    types = types_of(view, node, lift_node) if node.domain == DOMAIN and family_of(node) == REGION else None
+    types = types or [view.graph.type_of(output) if output else (0, None) for output in node.output]
     if node.domain == MICROSOFT:
         found = infer(view.terms, name, args, attrs, len(types))
         found = [*found, *[(None, 0)] * len(types)][: len(types)]

@@ -324,7 +324,8 @@ def _infer(model: ModelProto) -> dict[str, dict[str, TypeProto]]:
     pending = [("", inferred.graph)]
     while pending:
         path, graph = pending.pop()
-        found[path] = {info.name: info.type for info in (*graph.value_info, *graph.output)}
+        told = GraphProto(value_info=(*graph.value_info, *graph.output))  # copies, beside which all else goes
+        found[path] = {info.name: info.type for info in told.value_info}
         for node in graph.node:
             pending += [(f"{path}/{label(node)}.{name}", body) for name, body in attribute_graphs(node)]
     return found

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 from onnxfuse.model.dims import Dim
 
-from . import measure
 from .order import Order
-from .scope import Launch, Scope
+from .scope import Kind, Launch, Scope
+
+_place = attrgetter("index")
 
 
 @dataclass(eq=False)
@@ -24,42 +26,73 @@ class Group:
 
     number: int
     launches: list[Launch]
-    made: set[str] = field(default_factory=set)
+    made: AbstractSet[str]
+    reads: Mapping[str, int]
+    """Tensors of other groups, and inputs of the scope → bytes."""
+    waits: AbstractSet[str]
+    """The tensors of other groups, and inputs of the scope, that it waits for."""
+    kinds: AbstractSet[Kind]
+    matrix: AbstractSet[Dim]
+    """The numbers of elements of the rows that it reduces and of the results, or of its product; else none."""
+    reduced: int
+    """About how many elements the rows have that it reduces."""
     early: bool = False
     """Of a training step: does the loss wait for it?"""
-    reads: dict[str, int] = field(default_factory=dict)
-    """Tensors of other groups, and inputs of the scope → bytes."""
 
-    def __post_init__(self) -> None:
-        self.made = {name for launch in self.launches for name in launch.makes}
-        for launch in self.launches:
+    @staticmethod
+    def of(number: int, launches: Sequence[Launch], *, early: bool = False) -> Group:
+        """What these launches are together."""
+        made = {name for launch in launches for name in launch.makes}
+        reads: dict[str, int] = {}
+        for launch in launches:
             for name, size in launch.reads.items():
-                if name not in self.made:
-                    self.reads[name] = max(self.reads.get(name, 0), size)
+                if name not in made:
+                    reads[name] = max(reads.get(name, 0), size)
+        return Group(
+            number,
+            list(launches),
+            made,
+            reads,
+            {name for launch in launches for name in launch.waits} - made,
+            {launch.kind for launch in launches},
+            {size for launch in launches for size in launch.sizes},
+            max((launch.elements for launch in launches if launch.kind == "rows"), default=0),
+            early,
+        )
 
-    @cached_property
+    def joined(self, other: Group) -> Group:
+        """Both as one, found from what is known of each: a group is made anew for every launch that joins it."""
+        launches = dict.fromkeys(sorted((*self.launches, *other.launches), key=_place))
+        made = self.made | other.made
+        reads = {name: size for name, size in self.reads.items() if name not in made}
+        for name, size in other.reads.items():
+            if name not in made:
+                reads[name] = max(reads.get(name, 0), size)
+        return Group(
+            min(self.number, other.number),
+            list(launches),
+            made,
+            reads,
+            (self.waits | other.waits) - made,
+            self.kinds | other.kinds,
+            self.matrix | other.matrix,
+            max(self.reduced, other.reduced),
+            self.early or other.early,
+        )
+
+    @property
     def fixed(self) -> bool:
-        return self.launches[0].kind == "fixed"
+        return "fixed" in self.kinds
 
-    @cached_property
+    @property
     def rows(self) -> bool:
         """Does it reduce rows?"""
-        return any(launch.kind == "rows" for launch in self.launches)
+        return "rows" in self.kinds
 
-    @cached_property
+    @property
     def product(self) -> bool:
         """Is there a product of matrices in it?"""
-        return any(launch.kind == "product" for launch in self.launches)
-
-    @cached_property
-    def matrix(self) -> AbstractSet[Dim]:
-        """The numbers of elements of the rows that it reduces and of the results, or of its product; else none."""
-        return frozenset(size for launch in self.launches for size in launch.sizes)
-
-    @cached_property
-    def waits(self) -> AbstractSet[str]:
-        """The tensors of other groups, and inputs of the scope, that it waits for."""
-        return frozenset(name for launch in self.launches for name in launch.waits) - self.made
+        return "product" in self.kinds
 
     @cached_property
     def indices(self) -> list[int]:
@@ -105,14 +138,14 @@ class Groups:
         self.scope = scope
         self.of: dict[int, Group] = {}
         self.users: dict[str, set[int]] = {}
-        """Tensors → the groups that read each from memory."""
+        """Tensors → the groups that read each from memory; those that none reads are not there."""
         self.waiting: dict[str, set[int]] = {}
         """Tensors → the groups that wait for each, which may ask it for its shape alone."""
         self.writer: dict[str, int] = {}
         """Tensors → the group that writes each, if anything asks for it."""
-        self.order = Order(lambda number: self.awaited(self.of[number]), lambda number: self.following(self.of[number]))
+        self.order = Order()
         for launch in scope.launches:
-            self._enter(Group(launch.index, [launch], early=launch.index in scope.forward))
+            self._enter(Group.of(launch.index, [launch], early=launch.index in scope.forward))
 
     def __iter__(self) -> Iterator[Group]:
         return iter([self.of[number] for number in sorted(self.of)])
@@ -130,34 +163,43 @@ class Groups:
     def _leave(self, group: Group) -> None:
         del self.of[group.number]
         for name in group.reads:
-            self.users[name].discard(group.number)
+            self._forget(self.users, name, group)
         for name in group.waits:
-            self.waiting[name].discard(group.number)
+            self._forget(self.waiting, name, group)
+
+    @staticmethod
+    def _forget(asking: dict[str, set[int]], name: str, group: Group) -> None:
+        asking[name].discard(group.number)
+        if not asking[name]:
+            del asking[name]
 
     def readers(self, name: str) -> AbstractSet[int]:
         """The groups that read a tensor from memory."""
         return self.users.get(name, frozenset())
 
+    def wanted(self, group: Group) -> AbstractSet[str]:
+        """Those of a group's tensors that something may read from memory: of a large group they are few."""
+        return (group.made & self.users.keys()) | (group.made & self.scope.needed)
+
     def written(self, group: Group, within: Iterable[int] = ()) -> list[str]:
         """The tensors that a group writes, had those `within` become part of it."""
-        own = {group.number, *within}
-        made = (name for launch in group.launches for name in launch.makes if self.writer[name] in own)
-        return [name for name in made if name in self.scope.needed or self.readers(name) - own]
+        own, wanted = {group.number, *within}, self.wanted(group)
+        made = (name for launch in group.launches for name in launch.makes if name in wanted)
+        return [name for name in made if self.writer[name] in own and self._left(name, own)]
+
+    def _left(self, name: str, own: AbstractSet[int]) -> bool:
+        """Is a tensor asked for when all that some groups do is done?"""
+        return name in self.scope.needed or not self.readers(name) <= own
 
     def asked(self, name: str, a: Group, b: Group) -> bool:
         """Would two groups as one have to write a tensor that they make?"""
         own = {a.number, b.number}
-        return self.writer[name] in own and (name in self.scope.needed or bool(self.readers(name) - own))
-
-    def joined(self, a: Group, b: Group) -> Group:
-        """Both as one, which is not entered."""
-        launches = {launch.index: launch for launch in (*a.launches, *b.launches)}
-        return Group(min(a.number, b.number), [launches[index] for index in sorted(launches)], early=a.early or b.early)
+        return self.writer[name] in own and self._left(name, own)
 
     def join(self, a: Group, b: Group) -> Group:
         """Make one group of two."""
-        whole, own = self.joined(a, b), (a.number, b.number)
-        between = self.order.between(*own)
+        whole, own = a.joined(b), (a.number, b.number)
+        between = self.order.between(*own, self._before, self._behind)
         self._leave(a)
         self._leave(b)
         for name in a.made | b.made:
@@ -178,10 +220,10 @@ class Groups:
         for user in done.users:
             launches = {launch.index: launch for launch in (*needed(group.launches, user.reads), *user.launches)}
             self._leave(user)
-            self._enter(Group(user.number, [launches[index] for index in sorted(launches)], early=user.early))
+            self._enter(Group.of(user.number, [launches[index] for index in sorted(launches)], early=user.early))
         rest = needed(group.launches, others)
         if rest:
-            self._enter(Group(group.number, rest, early=group.early))
+            self._enter(Group.of(group.number, rest, early=group.early))
             kept = {name for launch in rest for name in launch.makes}
             self.writer |= dict.fromkeys(kept, group.number)
         return done
@@ -207,18 +249,24 @@ class Groups:
 
     def targets(self, group: Group) -> set[int]:
         """The groups that read what a group writes."""
-        names = (name for name in group.made if self.writer[name] == group.number)
-        return {user for name in names for user in self.readers(name)} - {group.number}
+        names = (name for name in group.made & self.users.keys() if self.writer[name] == group.number)
+        return {user for name in names for user in self.users[name]} - {group.number}
 
     def following(self, group: Group) -> set[int]:
         """The groups that wait for what a group writes."""
-        names = (name for name in group.made if self.writer[name] == group.number)
-        return {user for name in names for user in self.waiting.get(name, ())} - {group.number}
+        names = (name for name in group.made & self.waiting.keys() if self.writer[name] == group.number)
+        return {user for name in names for user in self.waiting[name]} - {group.number}
 
     def awaited(self, group: Group) -> set[int]:
         """The groups that write what a group waits for."""
         found = {self.writer.get(name, group.number) for name in group.waits}
         return {number for number in found if number in self.of} - {group.number}
+
+    def _before(self, number: int) -> set[int]:
+        return self.awaited(self.of[number])
+
+    def _behind(self, number: int) -> set[int]:
+        return self.following(self.of[number])
 
     def longer(self, a: Group, b: Group) -> int:
         """About how many more bytes would live between forward and backward of a training step, were two groups one.
@@ -243,24 +291,23 @@ class Groups:
 
     def reaches(self, a: Group, b: Group, *, direct: bool = True) -> bool:
         """Does `b` wait for `a`?  Not `direct`: by way of others."""
-        self.order.know(self.of)
-        return self.order.reaches([n for n in self.following(a) if direct or n != b.number], b.number)
+        self.order.know(self.of, self._before)
+        first = [number for number in self.following(a) if direct or number != b.number]
+        return self.order.reaches(first, b.number, self._behind)
 
     def together(self, a: Group, b: Group) -> set[Dim]:
         """The numbers of elements that two groups would write as one."""
-        return self.sizes(name for name in a.made | b.made if self.asked(name, a, b))
+        return self.sizes(name for name in self.wanted(a) | self.wanted(b) if self.asked(name, a, b))
 
     def sizes(self, names: Iterable[str]) -> set[Dim]:
         """The numbers of elements of tensors."""
-        shapes = (self.scope.term(name).shape for name in names)
-        return {measure.numel(shape) for shape in shapes if shape is not None}
+        return {number for name in names if (number := self.scope.numel(name)) is not None}
 
     def elements(self, group: Group) -> int:
         """About how many elements a group computes: of rows those that it reads, else those that it writes."""
         if group.rows:
-            return max(launch.elements for launch in group.launches if launch.kind == "rows")
-        shapes = (self.scope.term(name).shape for name in self.written(group) or sorted(group.made))
-        return max((measure.elements(shape) for shape in shapes if shape is not None), default=0)
+            return group.reduced
+        return max(map(self.scope.elements, self.written(group) or group.made), default=0)
 
 
 def needed(launches: Sequence[Launch], read: Iterable[str]) -> list[Launch]:

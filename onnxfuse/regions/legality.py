@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from onnxfuse.kernels.pointwise.expressions.trace import NODES
 
 from .groups import Group, Groups, needed
-from .spelled import refusal
+from .scope import Launch
+from .spelled import body, refusal
 
 BROADCAST = 4
 """So many elements of a result must not each compute a transcendental of one operand again."""
@@ -62,25 +63,36 @@ def _refused(groups: Groups, a: Group, b: Group) -> str:
         return ""
     if a.nodes + b.nodes <= NODES and _placed(a, b):
         return ""
-    whole = groups.joined(a, b)
-    return refusal(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)))
+    whole = a.joined(b)
+    return refusal(groups.scope, body(groups.scope, whole.indices, groups.written(whole, (a.number, b.number))))
 
 
 def _placed(a: Group, b: Group) -> bool:
     """Is everything at its place because all that both compute has one shape, and rows are reduced along the same axes?
     Then no kernel need be planned to see."""
     launches = (*a.launches, *b.launches)
+    return _of_one_shape(launches) and (not (a.rows and b.rows) or _along_one_axis(launches))
+
+
+def placed(group: Group) -> bool:
+    """Is everything that a group computes of one shape, and are rows reduced, along the same axes all of them?"""
+    return _of_one_shape(group.launches) and _along_one_axis(group.launches)
+
+
+def _of_one_shape(launches: Iterable[Launch]) -> bool:
     shapes = {launch.shape for launch in launches}
-    if len(shapes) > 1 or None in shapes:
-        return False
+    return len(shapes) == 1 and None not in shapes
+
+
+def _along_one_axis(launches: Iterable[Launch]) -> bool:
     axes = {launch.axes for launch in launches if launch.kind == "rows"}
-    return not (a.rows and b.rows) or (len(axes) == 1 and None not in axes)
+    return len(axes) == 1 and None not in axes
 
 
 def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
     """Why results of a group may not be computed again in each of their users; empty if they may."""
     users = [groups.of[number] for number in sorted({user for name in names for user in groups.readers(name)})]
-    again = Group(group.number, needed(group.launches, names))
+    again = Group.of(group.number, needed(group.launches, names))
     if groups.scope.needed.intersection(names):
         return "an output of the graph"
     if any(user.fixed or user.product for user in users):
@@ -95,7 +107,7 @@ def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
     )
     if again.transcendental and (len(users) + still > AGAIN or any(_widened(groups, again, user) for user in users)):
         return RECOMPUTED
-    wanted = [Group(user.number, needed(group.launches, user.reads)) for user in users]
+    wanted = [Group.of(user.number, needed(group.launches, user.reads)) for user in users]
     if any(one.rows or one.product for one in wanted):  # a user reads more than these results
         return TWICE
     reasons = (_refused(groups, one, groups.of[one.number]) for one in wanted)

@@ -16,10 +16,10 @@ Neighbours = Callable[[int], Collection[int]]
 
 
 class Order:
-    """Of groups by their numbers, `before` and `behind` each of which those stand that are next to it."""
+    """Of groups by their numbers; `before` and `behind` each stand those that are next to it, which whoever asks tells:
+    kept here they would be a circle, which nothing frees while Python's collector of circles is off."""
 
-    def __init__(self, before: Neighbours, behind: Neighbours) -> None:
-        self.before, self.behind = before, behind
+    def __init__(self) -> None:
         self.at: dict[int, int] = {}
         """Position of each; empty until it is asked for."""
 
@@ -27,7 +27,7 @@ class Order:
         """Groups have changed in another way than that two became one."""
         self.at = {}
 
-    def know(self, numbers: Iterable[int]) -> None:
+    def know(self, numbers: Iterable[int], before: Neighbours) -> None:
         """Find an order of these, unless one is known."""
         opened, pending = set[int](), [] if self.at else sorted(numbers, reverse=True)
         while pending:
@@ -36,9 +36,9 @@ class Order:
                 self.at.setdefault(pending.pop(), len(self.at))
                 continue
             opened.add(number)
-            pending += (other for other in self.before(number) if other not in opened)
+            pending += (other for other in before(number) if other not in opened)
 
-    def reaches(self, first: Iterable[int], last: int) -> bool:
+    def reaches(self, first: Iterable[int], last: int, behind: Neighbours) -> bool:
         """Is `last` among the `first` or behind one of them?"""
         end, seen = self.at[last], set[int]()
         pending = list(first)
@@ -48,15 +48,15 @@ class Order:
                 return True
             if number not in seen and self.at[number] < end:
                 seen.add(number)
-                pending += self.behind(number)
+                pending += behind(number)
         return False
 
-    def between(self, a: int, b: int) -> list[list[int]]:
+    def between(self, a: int, b: int, before: Neighbours, behind: Neighbours) -> list[list[int]]:
         """Of those between two groups: what the later one waits for, and what waits for the earlier one, in order."""
         if not self.at:
             return [[], []]
         first, last = sorted((a, b), key=self.at.__getitem__)
-        return [self._window(last, self.before, (first, last)), self._window(first, self.behind, (first, last))]
+        return [self._window(last, before, (first, last)), self._window(first, behind, (first, last))]
 
     def _window(self, number: int, neighbours: Neighbours, ends: tuple[int, int]) -> list[int]:
         low, high = (self.at[end] for end in ends)

@@ -109,7 +109,7 @@ def _pairs(groups: Groups, b: Group, serial: Iterator[int], products: bool) -> I
 
 def _saved(groups: Groups, a: Group, b: Group) -> int:
     """Bytes that are not moved if a producer goes into its consumer."""
-    names = [name for name in b.reads if name in a.made]
+    names = b.reads.keys() & a.made
     between = sum(groups.scope.bytes(name) * (1 if groups.asked(name, a, b) else 2) for name in names)
     return between + sum(min(a.reads[name], b.reads[name]) for name in a.reads.keys() & b.reads.keys())
 

@@ -24,7 +24,7 @@ from onnxfuse.kernels.gemm.source import PRODUCT
 
 from .groups import Group, Groups
 from .scope import Scope
-from .spelled import refusal, standard
+from .spelled import body, refusal, standard
 
 
 def gates(groups: Groups, *, packed: bool) -> None:
@@ -38,9 +38,9 @@ def gates(groups: Groups, *, packed: bool) -> None:
         apart = packed and any("Split" in launch.ops for launch in group.launches)
         if len(keys) != 1 or None in keys or len(sources) != (1 if apart else 2):
             continue
-        whole = reduce(groups.joined, [*sources, group])
+        whole = reduce(Group.joined, [*sources, group])
         written = groups.written(whole, [each.number for each in (*sources, group)])
-        if (apart or len(written) == 1) and not refusal(groups.scope, whole.indices, written):
+        if (apart or len(written) == 1) and not refusal(groups.scope, body(groups.scope, whole.indices, written)):
             reduce(groups.join, [*sources, group])
 
 
@@ -72,7 +72,7 @@ def _together(groups: Groups, family: Sequence[Group]) -> bool:
     """Does one kernel compute them?"""
     indices = sorted(chain.from_iterable(group.indices for group in family))
     outputs = list(chain.from_iterable(groups.written(group) for group in family))
-    return not refusal(groups.scope, indices, outputs)
+    return not refusal(groups.scope, body(groups.scope, indices, outputs))
 
 
 def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:
@@ -83,8 +83,7 @@ def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:
         return None
     launch = own[0]
     a = launch.node.input[0]
-    waits = {name for name in group.waits if not scope.constant(name)}
-    if waits != {scope.root(a)}:
+    if group.waits != {scope.root(a)}:
         return None
     steps = standard(scope, launch.index)
     made = {name for step in steps for name in step.output}

@@ -17,9 +17,8 @@ from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.term import REAL
 from onnxfuse.training.step import Step
 
-from . import measure
 from .scope import Kind, Launch, Scope
-from .spelled import body, refusal, standard
+from .spelled import Body, asked, body, refusal, standard
 
 
 def read(view: View, told: View, functions: Mapping[str, FunctionProto], products: bool = True) -> Scope:
@@ -37,10 +36,13 @@ def read(view: View, told: View, functions: Mapping[str, FunctionProto], product
         if role != "launch":
             continue
         steps = standard(scope, index)
-        reason = _fixed(scope, index, node) or refusal(scope, [index])
+        reason, written = _fixed(scope, index, node), None
+        if not reason:
+            written = body(scope, [index])
+            reason = refusal(scope, asked(scope, written, [name for name in node.output if name]))
         if not products and _kind([step.op_type for step in steps]) == "product":
             reason = reason or "it is a product, which is to be found by itself"
-        scope.launches.append(_launch(scope, index, node, reason, steps))
+        scope.launches.append(_launch(scope, index, node, reason, steps, None if reason else written))
     _pin(scope)
     return scope
 
@@ -125,10 +127,11 @@ def _on_integers(view: View, index: int, node: NodeProto) -> bool:
     return any(name in node.output for names in beside for name in names)
 
 
-def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Sequence[NodeProto]) -> Launch:
+def _launch(
+    scope: Scope, index: int, node: NodeProto, reason: str, steps: Sequence[NodeProto], written_out: Body | None
+) -> Launch:
     graph = scope.view.graph
     own = [name for name in node.input if name] + sorted(graph.captures.get(index, ()))
-    written_out = None if reason else body(scope, [index])
     names = own if written_out is None else written_out.inputs
     made = tuple(name for name in node.output if name)
     written = sum(map(scope.bytes, made))
@@ -147,11 +150,9 @@ def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Seque
     kind: Kind = "fixed" if reason else _kind(ops)
     results = {scope.term(name).shape for name in made}
     shape = results.pop() if PLACED.issuperset(ops) and len(results) == 1 else None
-    shapes = [scope.term(name).shape for name in (*names, *made)]
-    elements = max((measure.elements(shape) for shape in shapes if shape is not None), default=0)
-    matrix = [scope.term(name).shape for name in (*node.input[:1], *made)] if kind == "rows" else []
-    matrix = [scope.term(name).shape for name in made] if kind == "product" else matrix
-    numbers = frozenset(measure.numel(shape) for shape in matrix if shape is not None)
+    elements = max(map(scope.elements, (*names, *made)), default=0)
+    matrix = (*node.input[:1], *made) if kind == "rows" else made if kind == "product" else ()
+    numbers = frozenset(number for name in matrix if (number := scope.numel(name)) is not None)
     waits = _waits(scope, [*own, *names])
     axes = None if shape is None or reason else _axes(steps, len(shape))
     nodes = 0 if written_out is None else len(written_out.nodes) + 2 * sum(_views(scope, name) for name in names)
@@ -184,11 +185,12 @@ def _kind(ops: Sequence[str]) -> Kind:
 
 
 def _waits(scope: Scope, names: Sequence[str]) -> frozenset[str]:
-    """The tensors behind values, by way of views and of what is computed of shapes as well."""
+    """The tensors behind values, by way of views and of what is computed of shapes as well; nothing waits for
+    constants, of which there may be more than of anything else."""
     graph, pending, seen = scope.view.graph, list(names), set[str]()
     while pending:
         name = pending.pop()
-        if name and name not in seen:
+        if name and name not in seen and not scope.constant(name):
             seen.add(name)
             if name in scope.hosted or name in scope.root_of:
                 pending += graph.nodes[graph.producer[name]].input

@@ -87,6 +87,8 @@ class Scope:
     """Of a training step, the nodes that the loss waits for."""
     weighed: dict[str, int] = field(default_factory=dict)
     """Values → about their bytes."""
+    counted: dict[str, tuple[Dim | None, int]] = field(default_factory=dict)
+    """Values → how many elements they have, exactly and about."""
 
     def root(self, name: str) -> str:
         """The tensor that a value is."""
@@ -111,6 +113,22 @@ class Scope:
             shape = self.term(name).shape
             self.weighed[name] = 0 if shape is None else measure.size(shape, self.dtype(name))
         return self.weighed[name]
+
+    def numel(self, name: str) -> Dim | None:
+        """The number of elements of a value; None where its rank is unknown."""
+        return self._count(name)[0]
+
+    def elements(self, name: str) -> int:
+        """About how many elements a value has, 0 where its rank is unknown."""
+        return self._count(name)[1]
+
+    def _count(self, name: str) -> tuple[Dim | None, int]:
+        found = self.counted.get(name)
+        if found is None:
+            shape = self.term(name).shape
+            found = (None, 0) if shape is None else (measure.numel(shape), measure.elements(shape))
+            self.counted[name] = found
+        return found
 
     def constant(self, name: str) -> bool:
         """Is a value the same in every run?"""

@@ -137,18 +137,22 @@ def body(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = ()) -> B
     writer = _Writer(scope, indices)
     for index in indices:
         writer.add(index)
-    kinds = [scope.kind(name) for name in (*writer.inputs, *outputs)]
-    real = "float32" in kinds[: len(writer.inputs)]
+    return asked(scope, Body(tuple(writer.nodes), tuple(writer.inputs)), outputs)
+
+
+def asked(scope: Scope, written: Body, outputs: Sequence[str]) -> Body:
+    """A body of which nothing was asked, with what it is asked for and the numbers that it is given for that."""
+    kinds = [scope.kind(name) for name in (*written.inputs, *outputs)]
+    real = "float32" in kinds[: len(written.inputs)]
     # What lies between two Casts is float32 to nobody else, and needs no number to say so.
-    given = passed(writer.nodes, scope.view.graph.opset, real=real) if outputs and "float32" in kinds else []
-    nodes = tuple(node for node in writer.nodes if not (node.op_type == "Constant" and node.output[0] in given))
-    return Body(nodes, (*writer.inputs, *given), tuple(outputs))
+    given = passed(written.nodes, scope.view.graph.opset, real=real) if outputs and "float32" in kinds else []
+    nodes = tuple(node for node in written.nodes if not (node.op_type == "Constant" and node.output[0] in given))
+    return Body(nodes, (*written.inputs, *given), tuple(outputs))
 
 
-def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *, whole: bool = False) -> str:
-    """Why no kernel computes these launches; empty if one does.  A `whole` region is asked what its loops are."""
-    outputs = outputs or [name for index in indices for name in scope.view.graph.nodes[index].output if name]
-    written = body(scope, indices, outputs)
+def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = False) -> str:
+    """Why no kernel computes a body; empty if one does.  A `whole` region is asked what its loops are; of one that is
+    known to be `placed`, everything lies where it is wanted at all sizes."""
     for node in written.nodes:
         if node.domain not in STANDARD or node.op_type not in TAKEN:
             return f"{node.op_type} neither computes elements nor moves them, nor reduces rows"
@@ -161,7 +165,7 @@ def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *
         if most > NODES:
             return f"{most} nodes are too many for one kernel"
     kinds = [scope.kind(name) for name in written.inputs]
-    text = content(written, 0, kinds).SerializeToString(deterministic=True)
+    text = _nameless(written, 0, kinds).SerializeToString(deterministic=True)
     shapes = [scope.term(name).shape or () for name in written.inputs]
     reasons: list[str] = []
     made = tuple(scope.kind(name) for name in written.outputs)
@@ -172,7 +176,7 @@ def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *
             break
     else:
         return reasons[0]
-    if not any(node.op_type in MATRICES for node in written.nodes):
+    if placed or not any(node.op_type in MATRICES for node in written.nodes):
         return ""
     # Sizes that are equal by chance hide that rows do not lie where they are wanted, which is found before any code.
     unlike = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
@@ -224,6 +228,15 @@ def _planned(
 
 def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:
     """A body as the function that all regions of its content call; `kinds` are the element types of its inputs."""
+    made = _nameless(written, opset, kinds)
+    digest = hashlib.blake2s(repr((opset, tuple(kinds))).encode(), digest_size=4)
+    digest.update(made.SerializeToString(deterministic=True))
+    made.name = f"{REGION}_{''.join(dict.fromkeys(list(_launched(written))[:WORDS]))}_{digest.hexdigest()}"
+    return made
+
+
+def _nameless(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:
+    """That function, which has no name yet."""
     names: dict[str, str] = {"": ""}
     names |= {name: f"x{number}" for number, name in enumerate(written.inputs)}
     names |= {name: f"y{number}" for number, name in enumerate(written.outputs)}
@@ -243,9 +256,6 @@ def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:
     made.input.extend(names[name] for name in written.inputs)
     made.output.extend(names[name] for name in written.outputs)
     made.opset_import.append(helper.make_opsetid("", opset))
-    digest = hashlib.blake2s(repr((opset, tuple(kinds))).encode(), digest_size=4)
-    digest.update(made.SerializeToString(deterministic=True))
-    made.name = f"{REGION}_{''.join(dict.fromkeys(list(_launched(written))[:WORDS]))}_{digest.hexdigest()}"
     return made
 
 

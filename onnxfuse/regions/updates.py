@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import reduce
 
 from .groups import Group, Groups
-from .spelled import refusal
+from .spelled import body, refusal
 
 SMALL = 1 << 20
 """Elements: about as many as a large card computes at a time."""
@@ -38,6 +38,6 @@ def _is_update(groups: Groups, group: Group) -> bool:
 
 
 def _refused(groups: Groups, taken: list[Group]) -> str:
-    whole = reduce(groups.joined, taken)
+    whole = reduce(Group.joined, taken)
     written = [name for group in taken for name in groups.written(group)]
-    return refusal(groups.scope, whole.indices, written, whole=True)
+    return refusal(groups.scope, body(groups.scope, whole.indices, written), whole=True)

@@ -27,6 +27,7 @@ from onnxfuse.terms.term import Term
 
 from .generic import untyped
 from .groups import Group, Groups
+from .legality import placed
 from .match import match
 from .partition import partition, separated
 from .products import together
@@ -142,11 +143,11 @@ class _Scoped:
         if any((self.graph.path, said, name) in self.asked.banned for name in outputs):
             return None
         indices = [launch.index for launch in group.launches]
-        reason = refusal(self.scope, indices, outputs, whole=True)
+        written = body(self.scope, indices, outputs)
+        reason = refusal(self.scope, written, whole=True, placed=placed(group))
         if reason:
             self.near.append(self._miss(group, f"{said}: {reason}", len(indices) - 1))
             return None
-        written = body(self.scope, indices, outputs)
         if not written.inputs:
             return None  # the same in every run
         kinds = [self.scope.kind(name) for name in written.inputs]
@@ -247,9 +248,11 @@ class _Scoped:
                 owner.setdefault(index, owner[source])
         written = {node.name: node for node in proto.node if node.domain == DOMAIN}
         exists = {name for node in proto.node for name in node.output}
-        for number, region in enumerate(found):
-            replaced = [nodes[index] for index in sorted(owner) if owner[index] == number]
-            self.sites.append(self._site(region, written[region.node.name], replaced, exists))
+        replaced: list[list[NodeProto]] = [[] for _ in found]
+        for index in sorted(owner):
+            replaced[owner[index]].append(nodes[index])
+        for region, own in zip(found, replaced, strict=True):
+            self.sites.append(self._site(region, written[region.node.name], own, exists))
 
     def _site(
         self, region: _Region, node: NodeProto, replaced: Sequence[NodeProto], exists: Collection[str]

@@ -166,6 +166,10 @@ class Terms:
             bit = self.seen[op] = 1 << len(self.seen) % WIDTH
         return bit
 
+    def _every(self, op: str) -> int:
+        """That bit on every level; all leaves of an op have the same integer."""
+        return _every(self.bit(op))
+
     def bits(self, ops: Iterable[str]) -> int | None:
         """The bits of several ops; None if there is an op among them that no term is of."""
         bits, known = 0, self.seen
@@ -220,7 +224,7 @@ class Terms:
             constant = constant and a.constant
         term.constant = load is not None or (constant and op in FOLDABLE and _foldable_to(op, shape) and _fixed(attrs))
         # One integer, a level in each WIDTH bits: what is k steps below an argument is k + 1 steps below its user.
-        term.below = (below << WIDTH) & _ALL | self.bit(op) * _EVERY
+        term.below = (below << WIDTH) & _ALL | self._every(op) if args else self._every(op)
         self._table[identity] = term
         return term
 
@@ -236,17 +240,18 @@ class Terms:
     def constant(self, array: Array, dtype: int, key: object = None) -> Term:
         """A constant by content; floats of one element by their real value, whatever their dtype."""
         scalar = float(array.item()) if array.size == 1 and array.dtype != object else None
+        shape = array.shape
         if key is None:
             if dtype not in REAL:
-                key = (dtype, array.shape, array.tobytes() if array.dtype != object else repr(array.tolist()))
+                key = (dtype, shape, array.tobytes() if array.dtype != object else repr(array.tolist()))
             elif scalar is not None:
-                key = ("real", array.shape, struct.pack("<d", scalar))
+                key = ("real", shape, struct.pack("<d", scalar))
             else:
                 with np.errstate(invalid="ignore"):  # a signalling NaN is one all the same
-                    key = ("real", array.shape, array.astype("f8").tobytes())
+                    key = ("real", shape, array.astype("f8").tobytes())
         data = array.astype(object) if dtype in (*INTEGER, TensorProto.BOOL) and array.size <= 64 else None
-        shape = tuple(array.shape)
-        return self.raw("Constant", shape=shape, dtype=dtype, key=key, scalar=scalar, data=data, load=lambda: array)
+        # A model may have a million constants: a method of the array is a fifth of a function that returns it.
+        return self.raw("Constant", shape=shape, dtype=dtype, key=key, scalar=scalar, data=data, load=array.view)
 
     def stored(self, name: object, shape: Shape, dtype: int, load: Callable[[], Array]) -> Term:
         """A constant known by name, whose elements are read only when somebody asks for them."""
@@ -272,6 +277,11 @@ class Terms:
             return self.constant(np.array(data.tolist(), numpy_dtype(dtype)).reshape(data.shape), dtype)
         key = (dtype, data.shape, tuple(data.ravel()))
         return self.raw("Integers", shape=tuple(data.shape), dtype=dtype, key=key, data=data)
+
+
+@cache
+def _every(bit: int) -> int:
+    return bit * _EVERY
 
 
 def _foldable_to(op: str, shape: Shape | None) -> bool:

@@ -10,6 +10,7 @@ import onnxfuse
 from models import split_stack
 from onnxfuse.errors import UsageError
 from onnxfuse.fusing.build import Build
+from onnxfuse.fusing.fuse import lower
 from onnxfuse.pipeline import report
 from tests.exports import MODELS
 from tests.regions.written import calls, fused, model, regions
@@ -69,6 +70,14 @@ def test_a_wrong_region_is_found_and_left_out(monkeypatch: pytest.MonkeyPatch) -
     done = fused(text)
     assert [left.fusion.rule for left in done.report.left_out] == ["Sin Neg"]
     assert calls(done.model) == ["Sin", "Neg", "Region", "MatMul"]
+
+
+def test_a_report_reads_what_the_last_pass_has_read() -> None:
+    done = lower(model(GATED), Build(level=2).catalogue)[1]
+    assert calls(done.model) == ["Region"]
+    assert done.lifted is not None
+    assert done.lifted.model is done.model
+    assert done.lifted.views[0].graph.nodes == list(done.model.graph.node)
 
 
 def test_levels() -> None:

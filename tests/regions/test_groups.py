@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from onnxfuse.regions.groups import Groups, needed
 
 from .written import scope
@@ -103,3 +106,19 @@ def test_what_waits_for_backward_is_not_drawn_before_the_loss() -> None:
     early, late, last = (groups.of[groups.writer[name]] for name in ("a", "b", "d"))
     assert groups.longer(early, last) > 0
     assert groups.longer(late, last) == 0
+
+
+def test_groups_go_with_who_asked_for_them() -> None:
+    """They hold all terms of a model, and Python's collector of circles is off where they are made."""
+    found = scope(TEXT)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        groups = Groups(found)
+        assert groups.reaches(groups.join(groups.of[0], groups.of[1]), groups.of[3])
+        left = weakref.ref(groups)
+        del groups
+        assert left() is None
+    finally:
+        if collecting:
+            gc.enable()

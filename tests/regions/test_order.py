@@ -19,7 +19,7 @@ class Graph:
     def __init__(self, ways: Mapping[int, set[int]]) -> None:
         self.ways = {number: set(after) for number, after in ways.items()}
         self.searched = 0
-        self.order = Order(self.before, self.behind)
+        self.order = Order()
 
     def before(self, number: int) -> set[int]:
         return {other for other, after in self.ways.items() if number in after}
@@ -37,7 +37,7 @@ class Graph:
         return found
 
     def join(self, a: int, b: int) -> None:
-        between, whole = self.order.between(a, b), min(a, b)
+        between, whole = self.order.between(a, b, self.before, self.behind), min(a, b)
         after = (self.ways.pop(a) | self.ways.pop(b)) - {a, b}
         self.ways = {n: {whole if other in (a, b) else other for other in others} for n, others in self.ways.items()}
         self.ways[whole] = after
@@ -57,12 +57,12 @@ def drawn(seed: int, count: int = 24) -> Graph:
 @pytest.mark.parametrize("seed", range(20))
 def test_no_way_is_missed_and_none_made_up(seed: int) -> None:
     graph, rng = drawn(seed), random.Random(seed)
-    graph.order.know(graph.ways)
+    graph.order.know(graph.ways, graph.before)
     while True:
         for a in graph.ways:
             assert all(graph.order.at[a] < graph.order.at[b] for b in graph.ways[a])
             behind = graph.reachable(graph.ways[a])
-            assert {b for b in graph.ways if graph.order.reaches(graph.ways[a], b)} == behind
+            assert {b for b in graph.ways if graph.order.reaches(graph.ways[a], b, graph.behind)} == behind
         pairs = [(a, b) for a in graph.ways for b in graph.ways if a != b and graph.may_join(a, b)]
         if not pairs:
             break
@@ -73,16 +73,16 @@ def test_no_way_is_missed_and_none_made_up(seed: int) -> None:
 def test_what_lies_behind_is_not_searched() -> None:
     """A chain of which each link leads to the next two."""
     graph = Graph({n: {m for m in (n + 1, n + 2) if m < 1000} for n in range(1000)})
-    graph.order.know(graph.ways)
+    graph.order.know(graph.ways, graph.before)
     for n in range(990):
-        assert graph.order.reaches(graph.ways[n] - {n + 2}, n + 2)
-        assert not graph.order.reaches(graph.ways[n + 2], n)
+        assert graph.order.reaches(graph.ways[n] - {n + 2}, n + 2, graph.behind)
+        assert not graph.order.reaches(graph.ways[n + 2], n, graph.behind)
     assert graph.searched < 4 * 990
 
 
 def test_what_waits_for_itself_ends() -> None:
     graph = Graph({0: {1}, 1: {2}, 2: {0}})
-    graph.order.know(graph.ways)
+    graph.order.know(graph.ways, graph.before)
     assert sorted(graph.order.at) == [0, 1, 2]
 
 

@@ -61,18 +61,21 @@ def test_a_body_is_a_valid_function() -> None:
 
 def test_what_the_generator_refuses_has_a_reason() -> None:
     found = scope("g (float[N,6] x) => (float[N,6] y, float[N] z) { y = Exp(x) z = ReduceL1<keepdims = 0>(y) }")
-    assert not refusal(found, [0], ["y"], whole=True)
-    assert refusal(found, [0, 1]) == "ReduceL1 neither computes elements nor moves them, nor reduces rows"
+    assert not refusal(found, body(found, [0], ["y"]), whole=True)
+    assert (
+        refusal(found, body(found, [0, 1], ["w", "y"]))
+        == "ReduceL1 neither computes elements nor moves them, nor reduces rows"
+    )
 
 
 def test_outputs_of_two_sizes_are_two_loops() -> None:
     found = scope("g (float[2,6] x, float[6] z) => (float[2,6] y, float[6] w) { w = Exp(z) y = Add(x, w) }")
-    assert refusal(found, [0, 1], ["w", "y"], whole=True) == "it is more than one loop"
+    assert refusal(found, body(found, [0, 1], ["w", "y"]), whole=True) == "it is more than one loop"
 
 
 def test_outputs_of_two_sizes_that_have_nothing_in_common_are_parts_of_one_launch() -> None:
     found = scope("g (float[2,6] x, float[6] z) => (float[2,6] y, float[6] w) { w = Exp(z) y = Add(x, z) }")
-    assert refusal(found, [0, 1], ["w", "y"], whole=True) == ""
+    assert refusal(found, body(found, [0, 1], ["w", "y"]), whole=True) == ""
 
 
 def test_inner_values_have_names_of_their_own() -> None:
@@ -106,11 +109,14 @@ def test_a_kernel_that_would_give_another_type_is_none(monkeypatch: pytest.Monke
     """Whatever reads it takes the buffer for what the graph says."""
     found = scope(TEXT)
     indices = [launch.index for launch in found.launches]
-    assert not refusal(found, indices, ["y"], whole=True)
+    assert not refusal(found, body(found, indices, ["y"]), whole=True)
     kind = found.kind
     monkeypatch.setattr(found, "kind", lambda name: "float16" if name == "y" else kind(name))
     for whole in (True, False):
-        assert refusal(found, indices, ["y"], whole=whole) == "the kernel would give float32 where float16 is read"
+        assert (
+            refusal(found, body(found, indices, ["y"]), whole=whole)
+            == "the kernel would give float32 where float16 is read"
+        )
 
 
 def test_results_of_products_have_their_types_too() -> None:
@@ -122,9 +128,9 @@ def test_results_of_products_have_their_types_too() -> None:
         "p = MatMul(x, w) a = Relu(p) b = Tanh(p)",
     ):
         found = scope(text.format(nodes))
-        assert not refusal(found, [launch.index for launch in found.launches], ["a", "b"], whole=True)
+        assert not refusal(found, body(found, [launch.index for launch in found.launches], ["a", "b"]), whole=True)
     found = scope(text.format("p = MatMul(x, w) q = MatMul(x, v) r = Sigmoid(p) a = Mul(r, q) b = Abs(x)"))
-    assert not refusal(found, [launch.index for launch in found.launches][:4], ["a"], whole=True)
+    assert not refusal(found, body(found, [launch.index for launch in found.launches][:4], ["a"]), whole=True)
 
 
 def test_so_many_nodes_are_too_many_for_one_loop_and_not_for_several() -> None:
@@ -132,6 +138,9 @@ def test_so_many_nodes_are_too_many_for_one_loop_and_not_for_several() -> None:
     other = chain.replace("a", "b").replace("(x)", "(z)")
     last = NODES // 2 + 5
     both = scope(f"g (float[4] x, float[7] z) => (float[4] a{last}, float[7] b{last}) {{ {chain} {other} }}")
-    assert refusal(both, range(2 * last), [f"a{last}", f"b{last}"], whole=True) == ""
+    assert refusal(both, body(both, range(2 * last), [f"a{last}", f"b{last}"]), whole=True) == ""
     one = scope(f"g (float[7] x, float[7] z) => (float[7] y) {{ {chain} {other} y = Add(a{last}, b{last}) }}")
-    assert refusal(one, range(2 * last + 1), ["y"], whole=True) == f"{2 * last + 1} nodes are too many for one kernel"
+    assert (
+        refusal(one, body(one, range(2 * last + 1), ["y"]), whole=True)
+        == f"{2 * last + 1} nodes are too many for one kernel"
+    )

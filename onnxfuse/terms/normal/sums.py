@@ -106,6 +106,8 @@ def _repeated(terms: Terms, term: Term, *, vector: bool) -> Term | None:
     want where it is, whatever it holds, if it is not beside a mask."""
     if term.op == "Expand" and is_number(term.args[0]):
         return term.args[0]
+    if (term.rank or 0) < (1 if vector else 2):
+        return None
     dims = static(term.shape) if term.constant and term.scalar is None else None
     if dims is None or not (0 if vector else max(dims, default=0)) < math.prod(dims) <= SMALL:
         return None
@@ -140,6 +142,8 @@ def _without_leading_ones(terms: Terms, operand: Term, flat: Sequence[Term], sha
 
 def _leading_ones(term: Term) -> int:
     """How many leading dims of 1 a constant has before its last dim, or a row that is seen in another shape."""
+    if (term.rank or 0) < 2:
+        return 0
     dims = (static(term.shape) if term.constant else term.shape) or ()
     row = term.op == "Reshape" and len(term.args) == 1 and term.args[0].shape == dims[-1:]
     return next((i for i, d in enumerate(dims[:-1]) if d != 1), len(dims[:-1])) if term.constant or row else 0

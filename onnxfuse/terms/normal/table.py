@@ -7,11 +7,10 @@ the table with `@law`, the equation beside it, and calls `make` where it needs o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
-
-import numpy as np
 
 from onnxfuse.model.dims import Shape, product
 from onnxfuse.model.op_traits import FOLDABLE, GROWING, VIEWS
@@ -164,7 +163,7 @@ def _seen(terms: Terms, op: str, args: list[Term], term: Term) -> Term | None:
 
 def _large(term: Term) -> bool:
     dims = static(term.shape)
-    return term.op != "Absent" and (dims is None or int(np.prod(dims)) > SMALL)
+    return term.op != "Absent" and (dims is None or math.prod(dims) > SMALL)
 
 
 def scaled(terms: Terms, term: Term, factor: float) -> Term:
