@@ -261,8 +261,8 @@ def _blended(scope: Scope, keep: Value, fill: Value) -> float:
 
 @builtin()
 def _filled(scope: Scope, value: Value, x: Value, axes: Value) -> Value:
-    """`value` if it is a tensor, else a constant of x's dims along `axes`: for ops whose input is not optional."""
-    if isinstance(value, Term) and value.op != "Absent" and not (is_number(value) and not value.rank):
+    """`value` if it has several elements, else a constant of x's dims along `axes`, which no op makes of a number."""
+    if isinstance(value, Term) and value.op != "Absent" and not is_number(value):
         return value
     number = value.scalar if isinstance(value, Term) else value
     dims = [_dim(scope, x, a) for a in axes]

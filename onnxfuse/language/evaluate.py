@@ -22,7 +22,7 @@ from .builtins import UndecidedError, Value
 from .catalogue import Catalogue
 from .context import Context
 from .expressions import EVERYTHING, Backend, Call, compiled
-from .rule import Rule, literal
+from .rule import LeftOut, Rule, literal
 from .variadic import spread
 
 Bindings: TypeAlias = dict[str, Value]
@@ -106,10 +106,9 @@ class Scope(Backend):
                 if value is not None:
                     whole = isinstance(value, float) and value.is_integer() and key in integer_attributes(op)
                     attrs[key] = int(value) if whole and isinstance(value, float) else value
-        # A parameter that the match left out is an absent input of an op, not its neutral number.
-        left_out = self.bindings.get("", ())
-        for i, name in enumerate(call.names):
-            if name in left_out and ("." in op or op in self.ops.definitions or i in _optional_inputs(op)):
+        # What the match left out is an absent input of an op, not its neutral number.
+        for i, value in enumerate(args):
+            if isinstance(value, LeftOut) and ("." in op or op in self.ops.definitions or i in _optional_inputs(op)):
                 args[i] = None
         return self.apply(op, spread(args), attrs)
 

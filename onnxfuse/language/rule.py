@@ -246,6 +246,11 @@ def _unparsed(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
+class LeftOut(float):
+    """What stands for a tensor that a match left out, by whatever name: its neutral number in arithmetic, and no input of
+    an op that may do without."""
+
+
 @cache
 def literal(node: ast.expr) -> Any:
     """A literal, lists as tuples."""

@@ -18,7 +18,7 @@ from .expressions import Backend, Call, Compiled, compiled
 from .outline import Outline
 from .pattern import Pattern, normal, number
 from .registry import Builtin
-from .rule import ANY, Parameter, Rule, form_values, literal, targets
+from .rule import ANY, LeftOut, Parameter, Rule, form_values, literal, targets
 
 SPELLINGS = 2_000
 """Ways to choose among the spellings and optional parameters of a rule; shipped rules have 200 at most."""
@@ -49,16 +49,14 @@ class Variant:
     def defaults(self) -> dict[str, Any]:
         """Values of the parameters left out, but for those that the block states itself."""
         stated = {name for s in self.rule.blocks[self.block] for name in targets(s)}
-        return {name: literal(default) for name, default in self.dropped.items() if name not in stated}
+        values = {name: literal(default) for name, default in self.dropped.items() if name not in stated}
+        neutral = {p.name for p in self.rule.tensors if isinstance(values.get(p.name), int | float)}
+        return {name: LeftOut(value) if name in neutral else value for name, value in values.items()}
 
     @cached_property
     def outline(self) -> Outline:
         """What a term must look like from outside."""
         return Outline.of(self.root)
-
-    @cached_property
-    def left_out(self) -> frozenset[str]:
-        return frozenset(self.dropped)
 
     @cached_property
     def size(self) -> int:

@@ -56,7 +56,6 @@ def conclude(
     Guarantees: shape and kind of element of the root stay what they are."""
     rule = variant.rule
     bindings = variant.defaults | env
-    bindings[""] = variant.left_out
     bindings |= {name: tuple(bindings[v] for v in values) for name, values in variant.values.items()}
     like = root
     if outside:

@@ -52,7 +52,7 @@ def pattern(p: Pattern) -> object:
 
 
 def variant(v: Variant) -> object:
-    told = (v.block, v.size, v.spelling, dict(v.operators), v.outline, v.left_out, v.defaults, v.values)
+    told = (v.block, v.size, v.spelling, dict(v.operators), v.outline, v.dropped.keys(), v.defaults, v.values)
     return told, plain(dict(v.dropped)), pattern(v.root)
 
 

@@ -158,7 +158,7 @@ def test_or_parts_forms_and_a_name_of_one_is_left_out_in_the_other(tmp_path: Pat
     catalogue = load(tmp_path, text)
     rule = catalogue.rules[-1]
     assert len(rule.blocks) == 2
-    assert [sorted(v.left_out) for v in variants(rule)] == [["m"], []]
+    assert [sorted(v.dropped) for v in variants(rule)] == [["m"], []]
     many = "".join(f"    y{i} = Cos(x) or Sin(x)\n" for i in range(7))
     many = f"# F.\nF(x)\n\nmatch:\n{many}    Y = y0\nemit:   Y = F(x)\n"
     assert "more than 64 ways" in mistake(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnxfuse.language.parse import finished, read
-from onnxfuse.language.rule import Rule
+from onnxfuse.language.rule import LeftOut, Rule
 from onnxfuse.language.variants import Variant, variants
 
 
@@ -34,7 +34,12 @@ def test_an_optional_parameter_is_a_step_that_may_be_left_out(tmp_path: Path) ->
         (2, {"scale": 1}),
         (1, {"scale": 1, "shift": 0}),
     ]
-    assert variants(made)[1].left_out == {"shift"}
+    assert not any(isinstance(value, LeftOut) for v in variants(made) for value in v.defaults.values())
+
+
+def test_a_tensor_that_is_left_out_is_told_from_a_number(tmp_path: Path) -> None:
+    made = rule(tmp_path, "Shifted(x, b=0)", "y = Cos(x) + b", "y = Shifted(x, b)")
+    assert [{name: type(value) for name, value in v.defaults.items()} for v in variants(made)] == [{}, {"b": LeftOut}]
 
 
 def test_a_dropped_constant_that_leaves_the_pattern_as_it_is_gives_none(tmp_path: Path) -> None:
