@@ -247,8 +247,8 @@ def _unparsed(node: ast.expr) -> str:
 
 
 class LeftOut(float):
-    """What stands for a tensor that a match left out, by whatever name: its neutral number in arithmetic, and no input of
-    an op that may do without."""
+    """What stands for a tensor that a match left out, by whatever name: its neutral number in arithmetic, and no input
+    of an op that may do without."""
 
 
 @cache
