@@ -14,13 +14,13 @@ INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check --edi
 .PHONY: demo test lint pytest models portability gpu-check clean
 
 $(VENV)/installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(INSTALL) '.[cpu,dev]'
 	touch $(VENV)/usable $@
 
 # Whoever only looks waits for no tools of development.
 $(VENV)/usable: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(INSTALL) '.[cpu]'
 	touch $@
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.term import UnknownValueError
 from tests.exports import MODELS
 
-NAMES = """bert.ts gpt2.dynamo llama_half.ts mobilenet.ts control_if control_loop function_layernorm function_attribute
-    external_data""".split()
 TARGETS = [Target("onnxfuse"), Target("onnx"), Target("ort")]
+LARGE = dict(zip(("bert.ts", "gpt2.dynamo", "llama_half.ts"), TARGETS, strict=True))
+SMALL = ("mobilenet.ts", "control_if", "control_loop", "function_layernorm", "function_attribute", "external_data")
 
 
 def written(fused: Fused) -> bytes:
@@ -38,8 +39,7 @@ def last_half(fused: Fused) -> Banned:
     return frozenset(key for site in fused.sites[::2] for key in keys(site, site.matches[-1:])) | fused.simplified
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "target"), [*product(SMALL, TARGETS), *LARGE.items()], ids=str)
 def test_a_try_is_what_it_would_be_of_a_model_just_read(name: str, target: Target) -> None:
     catalogue = load().serving(target)
     source, first = lower(onnx.load(MODELS / f"{name}.onnx", load_external_data=False), catalogue, base_dir=MODELS)

@@ -43,14 +43,24 @@ def error(spelling: Spelling, results: Sequence[Array]) -> float:
     return float(max(errors))
 
 
+def errors(some: Sequence[Spelling], together: onnx.ModelProto) -> Iterator[tuple[Spelling, float]]:
+    """The error of each, in a model in which they stand side by side."""
+    results = iter(run(together, fed([spelling.inputs for spelling in some])))
+    for spelling in some:
+        yield spelling, error(spelling, list(islice(results, len(spelling.outputs))))
+
+
 @pytest.mark.parametrize("opset", [17, 20])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_spelling_is_valid_and_is_its_operator(family: str, opset: int) -> None:
     wrong = {}
-    for spelling in spellings(family, opset):
-        onnx.checker.check_model(spelling.model, full_check=True)
-        if (worst := error(spelling, run(spelling.model, spelling.inputs))) > 1:
-            wrong[spelling.name] = worst
+    for some in batched(spellings(family, opset), TOGETHER):
+        for spelling in some:
+            onnx.checker.check_model(spelling.model, full_check=True)
+        together = side_by_side([spelling.model for spelling in some])
+        for spelling, worst in errors(some, together):
+            if worst > 1:
+                wrong[spelling.name] = worst
     assert wrong == {}
 
 
@@ -83,12 +93,11 @@ def test_every_spelling_is_fused_and_computes_the_same(family: str, opset: int, 
     unmatched, wrong = {}, {}
     for some in batched(chosen, TOGETHER):
         fused = fuse(side_by_side([spelling.model for spelling in some]), CATALOGUE).model
-        results = iter(run(fused, fed([spelling.inputs for spelling in some])))
-        for place, spelling in enumerate(some):
+        for place, (spelling, worst) in enumerate(errors(some, fused)):
             found, expected = census(behind(fused, place)), Counter(spelling.expect)
             if found != expected if family in FOLDING else Counter({op: found[op] for op in expected}) != expected:
                 unmatched[spelling.name] = dict(found)
-            if (worst := error(spelling, list(islice(results, len(spelling.outputs))))) > 1:
+            if worst > 1:
                 wrong[spelling.name] = worst
     assert unmatched == {}
     assert wrong == {}
