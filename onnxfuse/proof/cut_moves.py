@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from . import cuts, float64
+from . import cut_feeds, cuts, float64
 from .cut_tolerance import Equation
 from .cuts import Cut
 from .last_digits import moved, moved_alone
@@ -78,7 +78,7 @@ def _moved_alone(
 
     after = cuts.cut(models.fused, [site.of_fused() for site in chosen], [site.fused for site in chosen], own)
     exactly = evaluator(after, models.base_dir, alone)
-    same = run(exactly, cuts.given(after, own))
+    same = run(exactly, cut_feeds.given(after, own))
     return dict(zip(numbers, same, strict=True)) if same is not None else {}
 
 
@@ -111,7 +111,7 @@ def _moved(
     chosen, own = _own(part, numbers, feeds, widen)
     own = weights(models, chosen, widen) | own
     pair = both(models, chosen, [own])
-    truth, same = (run(evaluator(cut, models.base_dir, widen), cuts.given(cut, own)) for cut in pair)
+    truth, same = (run(evaluator(cut, models.base_dir, widen), cut_feeds.given(cut, own)) for cut in pair)
     if truth is None:
         halves = (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :])
         parts = [_moved(models, part, half, feeds, seed, tensors, coarse) for half in halves if len(numbers) > 1]
