@@ -20,7 +20,8 @@ def losses() -> Iterator[Case]:
     for dtype in DTYPES:
         for shape in ((30, 7), (65, 1000), (64, 50257)):
             make, label = partial(labelled, dtype, shape), f"{dtype} {text(shape)}"
-            yield Case("SoftmaxCrossEntropyLossGrad", label, make, {"ignore_index": -100}, size=int(np.prod(shape)))
+            for op in ("SoftmaxCrossEntropyLossGrad", "SoftmaxCrossEntropyGrad"):
+                yield Case(op, label, make, {"ignore_index": -100}, size=int(np.prod(shape)))
 
 
 def labelled(dtype: np.dtype[Any], shape: tuple[int, int], rng: np.random.Generator) -> Inputs:

@@ -94,6 +94,9 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
         back = module.ops.aten.nll_loss_backward(dy.squeeze(0), logarithms, label, None, 2, -100, total)
         return module.ops.aten._log_softmax_backward_data(back, logarithms, 1, logarithms.dtype)
 
+    def scores_grad(dy: Any, scores: Any, label: Any) -> Any:
+        return loss_grad(dy, module.log_softmax(scores, 1), label)
+
     def attention_grad(dy: Any, *inputs: Any) -> Any:
         """Forward and backward: AttentionGrad is given no results of forward either."""
         with module.enable_grad():
@@ -130,6 +133,7 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
         "PRelu": lambda x, slope: module.where(x >= 0, x, x * slope),
         "RotaryEmbedding": partial(rotary, module, bool(get("interleaved"))),
         "SoftmaxCrossEntropyLossGrad": loss_grad,
+        "SoftmaxCrossEntropyGrad": scores_grad,
         "AttentionGrad": attention_grad,
         "EmbeddingGrad": embedding_grad,
         regions.OF_BATCH: lambda x, s, b: nn.batch_norm(x, None, None, s.flatten(), b.flatten(), True, 0.1, EPSILON),

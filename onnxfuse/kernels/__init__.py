@@ -25,7 +25,7 @@ WRITTEN = {
     "attention.attention": "Attention",
     "attention.attention_grad": "AttentionGrad",
     "gemm.gemm": "FusedMatMul",
-    "rows.cross_entropy_grad": "SoftmaxCrossEntropyLossGrad",
+    "rows.cross_entropy_grad": "SoftmaxCrossEntropyGrad SoftmaxCrossEntropyLossGrad",
     "rows.embedding_grad": "EmbeddingGrad",
     "rows.embed_norm": "EmbedLayerNormalization EmbedSimplifiedLayerNormalization",
     "rows.group_norm": "GroupNormalization InstanceNormalization",

@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 from onnxfuse.model.dims import Dim, Sym, product
 from onnxfuse.model.graph import family
-from onnxfuse.model.op_traits import FREE, SECOND_LAUNCH
+from onnxfuse.model.op_traits import FREE, SECOND_LAUNCH, SUMMED_BIAS
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.term import REAL, Term, is_number
 
@@ -32,8 +32,15 @@ def launches(term: Term) -> int:
 
 
 def launches_of(node: NodeProto) -> int:
-    """How many launches a fused node is: two where what its first kernel does not give is asked for."""
-    return 2 if family(node.op_type) in SECOND_LAUNCH and any(node.output[1:]) else 1
+    """How many launches a fused node is at most: more than one where what its first kernel does not give is asked for.
+
+    A sum over the batches or heads that share a bias may be made in parts, which another launch adds up: how
+    many blocks a card runs at a time decides it, and it is counted."""
+    op = family(node.op_type)
+    more = op in SECOND_LAUNCH and any(node.output[1:3])
+    bias = op in SUMMED_BIAS and any(node.output[3:4])
+    summed = any(a.name == "bias_axes" and a.ints for a in node.attribute)
+    return 1 + more + (bias and 1 + summed)
 
 
 def nodes(terms: Iterable[Term]) -> float:

@@ -31,7 +31,7 @@ _ROWS = """
     Atan                             unary transcendental
     Atanh                            transcendental
     Attention                        product moderate kernel
-    AttentionGrad                    second_launch
+    AttentionGrad                    second_launch summed_bias
     BatchNormalization               like_first
     Bernoulli                        random
     BiasGelu                         like_first elementwise row_by_row
@@ -262,7 +262,9 @@ COERCED = _ops("coerced")
 SCORES = _ops("score")
 """What may lie between a product of matrices and its use as attention scores."""
 SECOND_LAUNCH = _ops("second_launch")
-"""Ops whose outputs but the first take one more launch: sums over all rows, the gradients of keys and values."""
+"""Ops whose second and third output take one more launch: sums over all rows, the gradients of keys and values."""
+SUMMED_BIAS = _ops("summed_bias")
+"""Ops whose fourth output, summed over `bias_axes`, takes one more launch, and if there are any a second for parts."""
 SQUARES = _ops("square")
 """Ops that may multiply their first input by itself."""
 NONNEGATIVE = _ops("nonnegative")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from . import cuts, float64
+from onnxfuse.runtime.quiet import SessionError
+
+from . import cut_feeds, cuts, float64
 from .cut_tolerance import Equation
 from .cuts import Cut
 from .last_digits import moved, moved_alone
+from .roundings import FACTOR, FACTORS, rounded_otherwise
 
 _MOVES = "nntnntttttttnnnnnnnn"
 """Of what other last digits are tried, before an equation is another: single numbers, or tensors of numbers."""
@@ -52,7 +55,28 @@ def apart(
     for seed in range(_ALONE if left else 0):
         for number, same in _moved_alone(models, part, left, feeds, seed).items():
             equations[number].move(equations[number].truth, same, True)
+    left = [number for number in left if not equations[number].holds]
+    for number in left:
+        for truth in _rounded_otherwise(models, part, number, feeds):
+            equations[number].round(truth)
     return [number for number in left if not equations[number].holds]
+
+
+def _rounded_otherwise(
+    models: Models, part: Sequence[Cut], number: int, feeds: Mapping[str, Any]
+) -> Iterator[np.ndarray]:
+    """What the original gives at one site in float64 with other roundings; nothing where it does not run so."""
+    (site,), own = _own(part, [number], feeds, float64.widened)
+    own = weights(models, [site], float64.widened) | own
+    before = cuts.cut(models.original, [site.of_original()], [site.original], own)
+    try:
+        exactly = evaluator(rounded_otherwise(before), models.base_dir)
+    except SessionError:
+        return
+    for factor in FACTORS:
+        given = cut_feeds.given(before, own) | {FACTOR: np.array(factor)}
+        if (found := run(exactly, given)) is not None:
+            yield found[0]
 
 
 def _moved_alone(
@@ -78,7 +102,7 @@ def _moved_alone(
 
     after = cuts.cut(models.fused, [site.of_fused() for site in chosen], [site.fused for site in chosen], own)
     exactly = evaluator(after, models.base_dir, alone)
-    same = run(exactly, cuts.given(after, own))
+    same = run(exactly, cut_feeds.given(after, own))
     return dict(zip(numbers, same, strict=True)) if same is not None else {}
 
 
@@ -111,7 +135,7 @@ def _moved(
     chosen, own = _own(part, numbers, feeds, widen)
     own = weights(models, chosen, widen) | own
     pair = both(models, chosen, [own])
-    truth, same = (run(evaluator(cut, models.base_dir, widen), cuts.given(cut, own)) for cut in pair)
+    truth, same = (run(evaluator(cut, models.base_dir, widen), cut_feeds.given(cut, own)) for cut in pair)
     if truth is None:
         halves = (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :])
         parts = [_moved(models, part, half, feeds, seed, tensors, coarse) for half in halves if len(numbers) > 1]

@@ -20,7 +20,7 @@ import onnx
 from onnxfuse.model.validity import ITEM_BYTES
 from onnxfuse.runtime.quiet import Session, SessionError
 
-from . import cuts, float64, numerics
+from . import cut_feeds, cuts, float64, numerics
 from .bfloat16 import emulated
 from .cut_moves import Models, apart, both, evaluator, run, weights
 from .cut_tolerance import Equation
@@ -42,7 +42,7 @@ _FED = 1 << 25
 """Bytes that these sites are fed.  Around ten times as much is held at a time: both models' results in two precisions,
 what is allowed to differ, and what moves."""
 STYLES = ("plain", "rows", "samples")
-"""What sites are fed, see `cuts.feed`."""
+"""What sites are fed, see `cut_feeds.feed`."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,8 @@ def compare_found(
     """`compare_sites` of some sites alone, with the values that `observe` has given for them."""
     models = Models(original, fused, base_dir, kernels or {})
     arrays = [{name for name, value in values.items() if isinstance(value, np.ndarray)} for values in real]
-    found = [s for s in found if all({*s.stops, *s.observed} <= names for names in arrays)]
+    known = set.intersection(*arrays) if arrays else set()
+    found = [s for s in found if {*s.stops, *s.observed} <= known]
     result = Compared()
     groups = Kinds(original, fused, real, base_dir).grouped(found)
 
@@ -119,7 +120,7 @@ def compare_found(
     wrong = compared([group[0] for group in groups])
     # Where the first of a kind is not right, or does not run, the others have to speak for themselves.
     wrong |= compared([site for group in groups if group[0].output not in result.right for site in group[1:]])
-    if wrong and (again := cuts.bound(original, fused, wrong)):
+    if wrong and (again := cuts.bound(original, fused, wrong, known)):
         bound = Compared()
         compared(list(again.values()), bound)
         wrong = {site: reason for site, reason in wrong.items() if site.output not in bound.right}
@@ -211,8 +212,8 @@ def _compare_part(
     result: Compared,
 ) -> dict[Cut, str]:
     """Why sites differ that run in one session.  Raises SessionError where one of them does not run."""
-    loose = cuts.loose(models.original, models.fused, part)
-    feeds = [cuts.feed(part, values, seed, loose=loose) for values in real]
+    loose = cut_feeds.loose(models.original, models.fused, part)
+    feeds = [cut_feeds.feed(part, values, seed, loose=loose) for values in real]
     before, after = both(models, part, feeds)
     # Widened once for all that is fed; nothing else is in float64 for longer than it is needed.
     wide = weights(models, part, float64.widened)
@@ -229,11 +230,11 @@ def _compare_part(
     wrong: dict[Cut, str] = {}
     trusted = [True] * len(part)
     for style in STYLES:
-        given = cuts.feed(part, real[style == "rows"], seed, style, loose)
-        fed = cuts.given(before, given)
-        wanted, got = original.run(fed), fused.run(cuts.given(after, given))
+        given = cut_feeds.feed(part, real[style == "rows"], seed, style, loose)
+        fed = cut_feeds.given(before, given)
+        wanted, got = original.run(fed), fused.run(cut_feeds.given(after, given))
         own = given | wide
-        truth, same = (run(e, cuts.given(m, own)) for e, m in zip((exact, again), double, strict=True))
+        truth, same = (run(e, cut_feeds.given(m, own)) for e, m in zip((exact, again), double, strict=True))
         stored: list[Any] = []
         open_: dict[int, Equation] = {}
         for number, site in enumerate(part):

@@ -13,7 +13,11 @@ The noise is that of float64 itself.  How much of it an equation makes of one ro
 being the original in that, and e and e' the distances from 1 to the next number in float64 and in the coarsest type
 that the site computes in:
 
-    noise = e (256 max_row |O' - O| / e' + 256 max |O|)
+    noise = e (256 max_row |O' - O| / e' + 256 max |O|) + LOSS max_row max_c |O_c - O|
+
+The last term is asked for where the others are not enough: O_c is O computed with other roundings in float64 itself
+(`roundings`).  Where an exponential of large scores is followed by another, float32 is wrong by all that there is to be
+wrong by, so that |O' - O| says too little of how much one rounding does.
 
 Nothing here depends on how large an error a rule might make.  A number that is 1e-5 off, which is 84 units of the last
 place of float32, is outside wherever an element depends on it as much as on the others.
@@ -52,6 +56,7 @@ class Equation:
     """The coarsest type that the original computes in."""
     numbers: Any = field(default=0.0, init=False)
     tensors: Any = field(default=0.0, init=False)
+    roundings: Any = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._strange = ~np.isfinite(self.truth) | ~np.isfinite(self.fused)
@@ -95,10 +100,18 @@ class Equation:
         else:
             self.numbers = np.maximum(self.numbers, moved)
 
+    def round(self, truth: np.ndarray) -> None:
+        """Take in what the original gives in float64 with other roundings.  Nothing is learned where the fused model
+        runs in its own precision alone."""
+        if self.exactly and truth.shape == self.truth.shape:
+            moved = self._finite(np.abs(self._difference(truth, self.truth)))
+            self.roundings = np.maximum(self.roundings, _of_rows(moved, _largest))
+
     @property
     def allowed(self) -> np.ndarray:
         """The distance that each element may have."""
-        return np.asarray(self._noise + NUMBERS * self.numbers + TENSORS * self.tensors)
+        noise = self._noise + numerics.LOSS * self.roundings
+        return np.asarray(noise + NUMBERS * self.numbers + TENSORS * self.tensors)
 
     @property
     def holds(self) -> bool:

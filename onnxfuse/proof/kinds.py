@@ -28,7 +28,8 @@ from onnx import helper, numpy_helper
 from onnxfuse.model.external_data import is_external
 
 from . import numerics
-from .cuts import Cut, stand_in
+from .cut_feeds import stand_in
+from .cuts import Cut
 
 _READ = 1 << 22
 """Elements of the largest constant that is looked into; larger ones are weights."""

@@ -54,7 +54,8 @@ _ADDS_UP: Mapping[str, tuple[int, ...]] = {
 """Ops that give c times as much for c times these operands."""
 HALF = int(TensorProto.FLOAT16)
 _KEEPS = EXACT | MOVEMENT | CONTROL_FLOW | RANDOM
-_FACTOR = "onnxfuse/roundings/factor"
+FACTOR = "onnxfuse/roundings/factor"
+"""The input that they are given by."""
 
 
 class Roundings:
@@ -62,7 +63,7 @@ class Roundings:
 
     def __init__(self, model: ModelProto, base_dir: Path | None) -> None:
         # In float32 between two nodes, as the CPU provider keeps it, float16 would not be rounded.
-        self._draws = Draws(lambda: emulated(rounded_otherwise(model), HALF), base_dir, _FACTOR, FACTORS)
+        self._draws = Draws(lambda: emulated(rounded_otherwise(model), HALF), base_dir, FACTOR, FACTORS)
         self._refused = False
 
     def allow(self, case: str, inputs: Mapping[str, Any], expected: Sequence[Any], index: int) -> Distance:
@@ -88,8 +89,8 @@ def rounded_otherwise(model: ModelProto) -> ModelProto:
         raise SessionError(str(error)) from error
     flow, types = Flow(made), set[int]()
     _graph(made.graph, flow, flow.main, types)
-    made.graph.input.append(helper.make_tensor_value_info(_FACTOR, TensorProto.FLOAT, ()))
-    casts = [helper.make_node("Cast", [_FACTOR], [_factor(kind)], to=kind) for kind in sorted(types)]
+    made.graph.input.append(helper.make_tensor_value_info(FACTOR, TensorProto.FLOAT, ()))
+    casts = [helper.make_node("Cast", [FACTOR], [_factor(kind)], to=kind) for kind in sorted(types)]
     _set_nodes(made.graph, [*casts, *made.graph.node])
     return made
 
@@ -132,7 +133,7 @@ def _rounded(node: NodeProto, real: Mapping[str, int]) -> Iterator[NodeProto]:
 
 
 def _factor(kind: int) -> str:
-    return f"{_FACTOR}/{kind}"
+    return f"{FACTOR}/{kind}"
 
 
 def _set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:

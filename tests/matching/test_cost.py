@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from onnx import helper
 
-from onnxfuse.matching.cost import launches, nodes, size, traffic
+from onnxfuse.matching.cost import launches, launches_of, nodes, size, traffic
 from tests.terms.normal.space import HALF, Space, b, s
 
 
@@ -45,3 +46,25 @@ def test_bytes_are_written_and_read_once(t: Space) -> None:
     assert traffic([x, t.reshape(x, 16)]) == 128
     assert traffic([x, half]) is None
     assert traffic([x, half], {"b": 3}) == 128 + 96
+
+
+@pytest.mark.parametrize(
+    ("op", "outputs", "axes", "count"),
+    [
+        ("LayerNormalizationGrad_1a", ["x"], [], 1),
+        ("LayerNormalizationGrad_1a", ["x", "", "b"], [], 2),
+        ("AttentionGrad_1a", ["q"], [], 1),
+        ("AttentionGrad_1a", ["q", "k", "v"], [], 2),
+        ("AttentionGrad_1a", ["q", "k", "v", "s"], [], 3),
+        ("AttentionGrad_1a", ["q", "k", "v", "s"], [-4], 4),
+        ("AttentionGrad_1a", ["", "", "", "s"], [-4, -3], 3),
+        ("AttentionGrad_1a", ["q", "k", "v", ""], [-4], 2),
+    ],
+)
+def test_what_a_gradient_gives_besides_takes_launches_of_its_own(
+    op: str, outputs: list[str], axes: list[int], count: int
+) -> None:
+    node = helper.make_node(op, ["dy"], outputs, domain="onnxfuse")
+    if axes:
+        node.attribute.append(helper.make_attribute("bias_axes", axes))
+    assert launches_of(node) == count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -41,3 +42,18 @@ def test_a_folded_number_of_many_that_moved_as_what_it_was_folded_from(ulps: int
     )
     fused = graph([node("Mul", ["x", "k"], ["p"]), node("Add", ["p", "folded"], ["y"])], k=k, folded=folded)
     assert len(compare_sites(original, fused, Oracle(original).cases).wrong) == wrong
+
+
+WILD = "g (float[n, 16] a, float[n, 16] b) => (float[n, 16] y) <float k = {FACTOR}> { NODES }"
+
+
+@pytest.mark.parametrize(("factor", "wrong"), [("1", 0), ("1.001", 1)])
+def test_where_rounding_has_the_whole_say_in_float32_that_of_float64_tells_how_far_equations_are_apart(
+    factor: str, wrong: int
+) -> None:
+    """An exponential of large numbers in another function: as gradients through several saturated softmaxes."""
+    graph = '<ir_version: 9, opset_import: ["": 18]>\n' + WILD.replace("FACTOR", factor)
+    original = graph.replace("NODES", "s = Add(a, b) e = Exp(s) y = Sin(e)")
+    fused = graph.replace("NODES", "p = Exp(a) q = Exp(b) r = Mul(p, q) f = Mul(r, k) y = Sin(f)")
+    before, after = (onnx.parser.parse_model(text) for text in (original, fused))
+    assert len(compare_sites(before, after, Oracle(before).cases).wrong) == wrong

@@ -59,6 +59,18 @@ def test_of_what_runs_in_float64_once_alone_nothing_is_learned() -> None:
     assert rounded.holds
 
 
+def test_what_other_roundings_do_to_the_original_in_float64_is_allowed_to_rows() -> None:
+    off = equation(TRUTH + 1e-6 * np.array([[1.0], [0.0]]))
+    off.round(TRUTH)
+    off.round(TRUTH + 1e-6 * np.array([[0.0], [1.0]]))
+    assert not off.holds
+    off.round(np.where(np.arange(128).reshape(2, 64) == 5, TRUTH - 2.6e-7, TRUTH))
+    assert off.holds
+    alone = equation(TRUTH * 1.01, exactly=False)
+    alone.round(TRUTH * 1.01)
+    assert not alone.holds
+
+
 def test_an_element_of_a_tensor_that_moves_stands_for_its_row() -> None:
     off = equation(TRUTH + 1e-6)
     moved = TRUTH + 1e-6

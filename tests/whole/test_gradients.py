@@ -316,7 +316,8 @@ def test_cross_entropy_is_a_node_forwards_and_one_backwards(labels: list[int]) -
     model = onnx.parser.parse_model(LABELS)
     made = onnxfuse.optimize(model, validate="off").model
     ops = [family_of(node) if node.domain else node.op_type for node in made.graph.node]
-    assert ops == ["SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"]
+    assert ops == ["SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyGrad"]
+    assert list(made.graph.node[0].output) == ["loss"], "nothing lives until then"
     feeds = {"x": np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32), "t": np.array(labels)}
     both = [Session(m, None, optimize=False).run(feeds) for m in (made, model)]
     for a, b in zip(*both, strict=True):

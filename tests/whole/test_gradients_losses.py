@@ -57,9 +57,18 @@ def compared(text: str, labels: list[int]) -> list[str]:
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("form", BODIES)
 def test_cross_entropy_backwards_is_one_node(form: str, labels: list[int]) -> None:
-    ops = compared(DECLARED.replace("BODY", BODIES[form]), labels)
+    scores = DECLARED.replace("y = LogSoftmax<axis = 1>(x)", "sc = Tanh(x) y = LogSoftmax<axis = 1>(sc)")
+    ops = compared(scores.replace("BODY", BODIES[form]), labels)
     assert ops[-1] == "SoftmaxCrossEntropyLossGrad"
     assert not {"LogSoftmaxGrad", "ScatterElements", "Exp"} & set(ops)
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("form", BODIES)
+def test_of_scores_that_are_an_input_nothing_lives_until_then(form: str, labels: list[int]) -> None:
+    ops = compared(DECLARED.replace("BODY", BODIES[form]), labels)
+    assert ops[-1] == "SoftmaxCrossEntropyGrad"
+    assert not {"LogSoftmax", "LogSoftmaxGrad", "ScatterElements", "Exp"} & set(ops)
 
 
 WRONG = {

@@ -41,11 +41,18 @@ __device__ __forceinline__ float exponential(float x, float boost = 0.0f) {
     return exp2f(NATURAL ? x * LOG2_E + boost : x + boost);
 }
 
+__device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fc00000); }
+
 // What the weights of a row are computed from again, and the sum of its weights times their gradients: a weight is
-// exp(score - top - rest).  The log-sum-exp is top + rest, of which rest has no digits left where the mask is far from 0.
+// exp(min(score - top - rest, most)).  The log-sum-exp is top + rest, of which rest has no digits left where the mask is
+// far from 0.  `most` is -inf in rows that are 0, though their scores are NaN; else it is NaN, which fminf passes over.
 struct alignas(16) Row {
-    float top, rest, delta, unused;
+    float top, rest, delta, most;
 };
+
+__device__ __forceinline__ float share_of(float score, const Row& of, float boost = 0.0f) {
+    return exponential(fminf(score - of.top - of.rest, of.most), boost);
+}
 
 // Rows of heads: row r of queries is query r / group of head r % group, so that the heads that share keys are one operand.
 template <class T> struct Lines {

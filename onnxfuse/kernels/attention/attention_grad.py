@@ -87,7 +87,7 @@ class AttentionGrad:
         if "scale" not in attributes:
             raise KernelError("AttentionGrad lacks its attribute scale")
         self._scale = float(attributes["scale"])
-        self._causal, self._nan_to_zero = bool(get("is_causal", 0)), bool(get("nan_to_zero", 0))
+        self._causal, self._nan_to_zero = bool(get("is_causal", 0)), int(get("nan_to_zero", 0))
         self._bias_axes = tuple(map(int, get("bias_axes", ())))
         if not {-4, -3}.issuperset(self._bias_axes):
             raise KernelError(f"AttentionGrad: bias_axes {list(self._bias_axes)}: its kernel sums over -4 and -3 alone")

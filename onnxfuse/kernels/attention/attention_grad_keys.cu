@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_key
 #pragma unroll
                 for (int i = j; i < 4; i += 2) {
                     const float score = scores(s[n][i], seen, key + i / 2 * 8);
-                    s[n][i] = exponential(score - of.top - of.rest, BOOST);
+                    s[n][i] = share_of(score, of, BOOST);
 #if OF_KEYS
                     d[n][i] = gradient_of(score, s[n][i] * UNBOOSTED, d[n][i], of);
 #endif

@@ -44,10 +44,12 @@ struct Statistics {
         }
     }
 
-    __device__ __forceinline__ Row row(int half, bool nan_to_zero) const {
-        if (nan_to_zero && sum[half] == 0.0f) return {0.0f, -minus_infinity(), 0.0f, 0.0f};
+    // By `nan_to_zero`, what factor_of has of attention: rows without any key to see are 0, by 1 those of NaN as well.
+    __device__ __forceinline__ Row row(int half, int nan_to_zero) const {
+        if (nan_to_zero == 2 ? sum[half] == 0.0f : nan_to_zero && !(sum[half] > 0.0f))
+            return {0.0f, 0.0f, 0.0f, minus_infinity()};
         const float rest = NATURAL ? logf(sum[half]) : log2f(sum[half]);
-        return {base_of(top[half]), rest, weighed[half] / sum[half], 0.0f};
+        return {base_of(top[half]), rest, weighed[half] / sum[half], not_a_number()};
     }
 };
 
@@ -119,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_que
     Row told[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        told[half] = statistics.row(half, nan_to_zero != 0);
+        told[half] = statistics.row(half, nan_to_zero);
         if (lane % 4 == 0 && row + 8 * half < rows) known[pair * rows + row + 8 * half] = told[half];
     }
     if (!dq) return;
@@ -133,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_que
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const Row& of = told[i / 2];
-                s[n][i] = gradient_of(s[n][i], exponential(s[n][i] - of.top - of.rest), d[n][i], of);
+                s[n][i] = gradient_of(s[n][i], share_of(s[n][i], of), d[n][i], of);
             }
         }
         add_rows<HEAD, STRIDE>(sum, s, own_tile);

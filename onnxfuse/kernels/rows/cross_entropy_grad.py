@@ -25,9 +25,9 @@ BLOCKS = 8
 
 
 @cache
-def cross_entropy_grad_source(dtype: str, vector: int) -> Source:
-    """cross_entropy_grad.cu for accesses of so many elements."""
-    return Source.file("cross_entropy_grad.cu", TYPE=TYPES[dtype], VECTOR=vector)
+def cross_entropy_grad_source(dtype: str, vector: int, scores: bool = False) -> Source:
+    """cross_entropy_grad.cu for accesses of so many elements, of logarithms of probabilities or of scores."""
+    return Source.file("cross_entropy_grad.cu", TYPE=TYPES[dtype], VECTOR=vector, SCORES=int(scores))
 
 
 class SoftmaxCrossEntropyLossGrad:
@@ -43,6 +43,8 @@ class SoftmaxCrossEntropyLossGrad:
         (Parameter("dY"), Parameter("log_prob"), Parameter("label", "int64"), Parameter("weight", optional=True)),
         (Parameter("dX"),),
     )
+    scores: ClassVar[bool] = False
+    """Is it from scores?"""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         get = attributes.get
@@ -77,8 +79,8 @@ class SoftmaxCrossEntropyLossGrad:
         rows, classes = logarithms.shape
         vector = vector_of(logarithms.dtype.itemsize, (classes,), (logarithms, dx))
         pieces = -(-classes // (32 * vector * ITEMS))
-        blocks = min(-(-rows * pieces * 32 // THREADS), BLOCKS * recorder.multiprocessors)
-        code = cross_entropy_grad_source(logarithms.dtype.name, vector)
+        blocks = min(rows if self.scores else -(-rows * pieces * 32 // THREADS), BLOCKS * recorder.multiprocessors)
+        code = cross_entropy_grad_source(logarithms.dtype.name, vector, self.scores)
         sizes = (np.int64(rows), np.int32(classes), np.int32(pieces))
         numbers = (np.int64(self._ignored), *sizes, np.int32(self._mean), np.float32(self._smoothing))
         launch = Launch(code, "cross_entropy_grad", (blocks,), (THREADS,))
@@ -86,4 +88,16 @@ class SoftmaxCrossEntropyLossGrad:
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         (dx,) = self.outputs(inputs)
-        return Work(sum(nbytes(i) for i in inputs if i is not None), nbytes(dx), 3 * math.prod(dx.shape))
+        each = 7 if self.scores else 3
+        return Work(sum(nbytes(i) for i in inputs if i is not None), nbytes(dx), each * math.prod(dx.shape))
+
+
+class SoftmaxCrossEntropyGrad(SoftmaxCrossEntropyLossGrad):
+    """The same from the scores [samples, classes] that the logarithms of probabilities are of, which nobody keeps."""
+
+    signature: ClassVar[Signature] = Signature(
+        "SoftmaxCrossEntropyGrad",
+        (Parameter("dY"), Parameter("scores"), Parameter("label", "int64"), Parameter("weight", optional=True)),
+        (Parameter("dX"),),
+    )
+    scores: ClassVar[bool] = True

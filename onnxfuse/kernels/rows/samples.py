@@ -133,6 +133,8 @@ def samples() -> Iterable[tuple[str, Source]]:
         vector = 16 // dtype.itemsize
         yield f"SoftmaxCrossEntropyLossGrad {dtype}", cross_entropy_grad_source(dtype.name, vector)
         yield f"SoftmaxCrossEntropyLossGrad {dtype} odd", cross_entropy_grad_source(dtype.name, 1)
+        yield f"SoftmaxCrossEntropyGrad {dtype}", cross_entropy_grad_source(dtype.name, vector, True)
+        yield f"SoftmaxCrossEntropyGrad {dtype} odd", cross_entropy_grad_source(dtype.name, 1, True)
         yield f"EmbeddingGrad {dtype}", embedding_grad_source(dtype.name, vector, 256)
         yield f"EmbeddingGrad {dtype} narrow", embedding_grad_source(dtype.name, vector, 8)
         yield f"LogSoftmax {dtype} 1000", launched(LogSoftmax({}), dtype, [(ROWS, 1000)])

@@ -264,3 +264,22 @@ def test_rows_of_nan_stay_so_where_hidden_ones_are_0() -> None:
     assert (bias[0, 0, 3] == 0).all()
     (*_, body) = reference("AttentionGrad", node(case), given, load(), 4)
     np.testing.assert_allclose(body, bias, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("mask", "boolean"), [((5, 7), False), ((5, 7), True), ((), False)])
+def test_rows_of_nan_are_0_where_attention_has_them_so(mask: tuple[int, ...], boolean: bool) -> None:
+    """As in its body, 0 times what is NaN stays NaN: all gradients of keys, not those of values."""
+    attributes = {"nan_to_zero": 1, "bias_axes": [-4]}
+    case = Case(5, 7, 16, batches=2, heads=1, kv_heads=1, mask=mask, boolean=boolean, attributes=attributes)
+    given = inputs(case, FLOAT)
+    assert given[1] is not None
+    given[1][0, 0, 2, 3] = np.nan
+    given[1][1, 0, 4] = np.inf
+    made = run(FAST, AttentionGrad(node(case)), given)
+    dq, _, _, bias = made
+    assert dq is not None
+    assert bias is not None
+    assert (dq[0, 0, 2] == 0).all()
+    assert np.isfinite(bias).all()
+    for got, want in zip(made, reference("AttentionGrad", node(case), given, load(), 4), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)

@@ -72,7 +72,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("causal", "turn % 2 * OTHERS + i", "i"),
     ("scalar", "quad + row % 8 / 2", "quad"),
     ("boolean", "batch * mask_batch", "0"),
-    ("boolean", "nan_to_zero && sum[half] == 0.0f", "false"),
+    ("boolean", "nan_to_zero && !(sum[half] > 0.0f)", "false"),
     ("hidden", "MASK == BOOLEAN && score == minus_infinity()", "false"),
     ("added", "r % group * mask_head", "r / group * mask_head"),
     ("added", "kv_head * group * mask_head", "0"),

@@ -10,7 +10,7 @@ import pytest
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.emulator.device import Emulated
-from onnxfuse.kernels.rows.cross_entropy_grad import SoftmaxCrossEntropyLossGrad
+from onnxfuse.kernels.rows.cross_entropy_grad import SoftmaxCrossEntropyGrad, SoftmaxCrossEntropyLossGrad
 from onnxfuse.language.catalogue import load
 from tests.kernel_runs import reference
 from tests.row_cases import DTYPES, Values, Wanted, assert_close, misaligned, run
@@ -120,3 +120,48 @@ def test_work_is_one_pass() -> None:
     types = [TensorType(FLOAT, (1,)), TensorType(FLOAT, (4, 7)), TensorType(np.dtype(np.int64), (4,))]
     work = SoftmaxCrossEntropyLossGrad({}).work(types)
     assert (work.read, work.written) == (4 + 4 * 28 + 8 * 4, 4 * 28)
+
+
+# ------------------------------------------------------------------------------------------------ from scores
+
+
+def scored(rows: int, classes: int, dtype: np.dtype[Any]) -> tuple[list[Values | None], list[Values | None]]:
+    """The same with scores that are far from logarithms of probabilities, and with these in float64."""
+    dy, _, label = inputs(rows, classes, dtype)
+    scores = np.random.default_rng(rows).standard_normal((rows, classes)) * 3 + 20
+    scores = scores.astype(dtype)
+    wide = scores.astype(np.float64) - scores.max(1, keepdims=True).astype(np.float64)
+    return [dy, scores, label], [dy, wide - np.log(np.exp(wide).sum(1, keepdims=True)), label]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "classes"), SHAPES)
+def test_scores_of_rows_of_any_width(rows: int, classes: int, dtype: np.dtype[Any]) -> None:
+    given, logarithms = scored(rows, classes, dtype)
+    (got,) = run(CHECKED, SoftmaxCrossEntropyGrad({}), given)
+    assert_close(got, expected(logarithms))
+
+
+@pytest.mark.parametrize("order", ["reverse", "random"])
+def test_more_rows_than_blocks_and_no_race(order: Any) -> None:
+    given, logarithms = scored(2000, 9, HALF)
+    (got,) = run(Emulated(checked=True, order=order), SoftmaxCrossEntropyGrad({}), given, place=misaligned)
+    assert_close(got, expected(logarithms))
+
+
+def test_scores_that_are_no_numbers_are_as_the_function_body_has_them() -> None:
+    (dy, scores, _), _ = scored(8, 600, FLOAT)
+    assert scores is not None
+    scores[0, 3], scores[2, 4], scores[3, 7:] = np.nan, np.inf, -np.inf
+    scores[5] = -np.inf
+    given = [dy, scores, np.array([1, 2, -100, 3, 4, 5, -1, 7])]
+    (want,) = reference("SoftmaxCrossEntropyGrad", {"ignore_index": -100}, given, load())
+    (got,) = run(CHECKED, SoftmaxCrossEntropyGrad({}), given)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    assert np.isnan(want).any(1).tolist() == [True, False, True, False, False, True, False, False]
+
+
+def test_work_from_scores_is_what_is_read_and_written_once() -> None:
+    types = [TensorType(FLOAT, (1,)), TensorType(FLOAT, (4, 7)), TensorType(np.dtype(np.int64), (4,))]
+    whole, once = SoftmaxCrossEntropyGrad({}).work(types), SoftmaxCrossEntropyLossGrad({}).work(types)
+    assert (whole.read, whole.written, whole.flops > once.flops) == (once.read, once.written, True)
