@@ -107,6 +107,7 @@ def timed() -> Iterator[Timed]:
     yield elementwise("GLU", half, 2)
     yield elementwise("Mish", half, 1)
     yield losses(half, 8192, 32000)
+    yield losses(half, 8192, 32000, scores=True)
     yield attention_gradients(half, (4, 16, 2048, 64))
     yield embedding_gradient(half, 768, 50304)
     yield batch_norm(regions.OF_BATCH, half, (32, 256, 56, 56), 1, 2)
@@ -183,10 +184,11 @@ def rotation(
     return Timed("RotaryEmbedding", dtype, (x, angles, angles, *ids), attributes or {}, tuned=tuned)
 
 
-def losses(dtype: str, samples: int, classes: int) -> Timed:
-    """The gradient of cross-entropy over labels, summed up."""
+def losses(dtype: str, samples: int, classes: int, *, scores: bool = False) -> Timed:
+    """The gradient of cross-entropy over labels, summed up: of logarithms, or of scores."""
+    op = "SoftmaxCrossEntropyGrad" if scores else "SoftmaxCrossEntropyLossGrad"
     batched = Operand((samples, classes), batched=True), Operand((samples,), "positions", True, classes)
-    return Timed("SoftmaxCrossEntropyLossGrad", dtype, (Operand((1,)), *batched), {"reduction": "sum"})
+    return Timed(op, dtype, (Operand((1,)), *batched), {"reduction": "sum"})
 
 
 def attention_gradients(dtype: str, shape: tuple[int, ...]) -> Timed:
