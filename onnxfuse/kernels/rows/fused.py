@@ -139,6 +139,9 @@ class Reduced(Matrix):
         self.epsilon = float(call.attributes.get("epsilon", 1e-5))
         result = self.result(x.shape, x.dtype, self.place)
         operands = [(op, call.operand(at)) for at, op in ((1, "Mul"), (2, "Add")) if call.given(at)]
+        for _, operand in operands:
+            if any(d not in (1, n) for d, n in zip(operand.shape[::-1], x.shape[::-1], strict=False)):
+                raise KernelError(f"{call.op} of {list(x.shape)} takes no {list(operand.shape)}")
 
         def at(c: Coordinates, guard: Guard) -> Scalar:
             found = result.at(c, guard)

@@ -120,6 +120,16 @@ def test_what_is_read_under_a_condition_is_no_part() -> None:
         rows(list(body.node), types, ["y"])
 
 
+@pytest.mark.parametrize("operand", ["s", "b"])
+def test_a_norm_takes_operands_of_its_columns(operand: str) -> None:
+    """A region is planned at sizes that are assumed where they are unknown, beside those that are."""
+    body = function("(x, s, b) => (y) { z = Add(x, x) y = LayerNormalization(z, s, b) }")
+    shapes = {"x": (12, 12), "s": (12,), "b": (12,)} | {operand: (3,)}
+    types = {name: TensorType(np.dtype(np.float32), shape) for name, shape in shapes.items()}
+    with pytest.raises(KernelError, match=r"LayerNormalization of \[12, 12\] takes no \[3\]"):
+        rows(list(body.node), types, ["y"])
+
+
 def test_places_that_32_bits_do_not_count_are_counted_in_64() -> None:
     """Few rows are reduced, of a matrix of more elements than that."""
     body = function(
