@@ -25,7 +25,7 @@ from onnxfuse.kernels.pointwise.expressions.moves import Call
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
 from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT
 from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
-from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
+from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, broadcast, computed_type
 from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed, reached
 
 from .arrangement import Arrangement, arrange, arrange_sectors
@@ -139,9 +139,8 @@ class Reduced(Matrix):
         self.epsilon = float(call.attributes.get("epsilon", 1e-5))
         result = self.result(x.shape, x.dtype, self.place)
         operands = [(op, call.operand(at)) for at, op in ((1, "Mul"), (2, "Add")) if call.given(at)]
-        for _, operand in operands:
-            if any(d not in (1, n) for d, n in zip(operand.shape[::-1], x.shape[::-1], strict=False)):
-                raise KernelError(f"{call.op} of {list(x.shape)} takes no {list(operand.shape)}")
+        if broadcast([x.shape, *(operand.shape for _, operand in operands)]) != x.shape:
+            raise KernelError(f"{call.op} of {list(x.shape)} has larger operands")
 
         def at(c: Coordinates, guard: Guard) -> Scalar:
             found = result.at(c, guard)
