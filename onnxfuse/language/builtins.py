@@ -18,7 +18,7 @@ from onnxfuse.model.dims import Dim, Shape, Sym, broadcast, product
 from onnxfuse.terms.analysis import fills, masks
 from onnxfuse.terms.analysis.lengths import lengths_of, window_of
 from onnxfuse.terms.analysis.slices import along, part, rows
-from onnxfuse.terms.normal.normal import slice_axis
+from onnxfuse.terms.normal.normal import expand, slice_axis
 from onnxfuse.terms.normal.pad import lengthened
 from onnxfuse.terms.normal.ranges import all_moderate, every
 from onnxfuse.terms.term import HALF, Term, is_number, same_shape
@@ -261,10 +261,12 @@ def _blended(scope: Scope, keep: Value, fill: Value) -> float:
 
 @builtin()
 def _filled(scope: Scope, value: Value, x: Value, axes: Value) -> Value:
-    """`value` if it has several elements, else a constant of x's dims along `axes`, which no op makes of a number."""
-    if isinstance(value, Term) and value.op != "Absent" and not is_number(value):
-        return value
+    """`value` if it has several elements, else it or a constant of x's dims along `axes`, which no op makes of one."""
     number = value.scalar if isinstance(value, Term) else value
+    if isinstance(value, Term) and value.op != "Absent" and not is_number(value):
+        if value.shape is None or product(value.shape) != 1:
+            return value
+        return expand(scope.terms, value, tuple(_dim(scope, x, a) for a in axes))
     dims = [_dim(scope, x, a) for a in axes]
     if number is None or any(isinstance(d, Sym) for d in dims):
         raise UndecidedError(f"the size of {x} along {axes} is unknown")

@@ -45,3 +45,16 @@ def test_a_bias_has_the_length_of_its_scale_or_is_not_there(
     dims = {tensor.name: list(tensor.dims) for tensor in fused.graph.initializer} | {"x": [2, 5, 8]}
     norm = next(node for node in fused.graph.node if family_of(node) == "LayerNormalization")
     assert [dims[name] for name in norm.input] == inputs
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_so_has_one_that_is_an_input(target: str) -> None:
+    text = WRITTEN.replace("CONSTANTS", "float one = {1}").replace("REST", "z = Mul(w, n) y = Add(z, b)")
+    model = onnx.parser.parse_model(text.replace("8] x)", "8] x, float[1] w, float[1] b)"))
+    fused = fuse(model, catalogue.load().serving(Target(target))).model
+    inferred = onnx.shape_inference.infer_shapes(fused).graph
+    dims = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*inferred.value_info, *inferred.input)
+    }
+    norm = next(node for node in fused.graph.node if family_of(node) == "LayerNormalization")
+    assert [dims[name] for name in norm.input] == [[2, 5, 8], [8], [8]]
