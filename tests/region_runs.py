@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
@@ -64,6 +65,15 @@ def computed(
     """What a region's kernel gives for random operands, and what it must."""
     arrays = operands(case, dtype, shift)
     return given(case, arrays, device), expected(function(case[0]), [x.astype(np.float32) for x in arrays])
+
+
+def near(found: Sequence[Array], wanted: Sequence[Array]) -> None:
+    """Fails where a result is not what it must be but for rounding: sums are float32, and in half precision each result
+    is rounded once."""
+    for own, exact in zip(found, wanted, strict=True):
+        step = float(ml_dtypes.finfo(own.dtype).eps)  # type: ignore[no-untyped-call]
+        rtol, atol = (2e-5, 5e-5) if own.dtype == np.float32 else (step, step * 2e-2)
+        np.testing.assert_allclose(own.astype(np.float64), exact, rtol=rtol, atol=atol)
 
 
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:

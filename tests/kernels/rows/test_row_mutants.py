@@ -13,7 +13,7 @@ from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.rows.norm import SkipLayerNormalization
 from onnxfuse.kernels.rows.softmax import Softmax
 from tests.kernel_mutants import assert_caught, survivors
-from tests.region_runs import Case, expected, function, given, operands
+from tests.region_runs import Case, expected, function, given, near, operands
 from tests.row_cases import EPSILON, Wanted, affine, assert_close, normalized, softmax, values
 
 from .test_several import CASES
@@ -59,8 +59,7 @@ def passes(name: str, cases: Mapping[str, Case] = CASES) -> Callable[[Emulated],
 
     def run(device: Emulated) -> None:
         device.multiprocessors = 2
-        for got, want in zip(given(cases[name], arrays, device), wanted, strict=True):
-            np.testing.assert_allclose(got, want, rtol=2e-5, atol=5e-5)
+        near(given(cases[name], arrays, device), wanted)
 
     return run
 

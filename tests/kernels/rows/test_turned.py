@@ -14,7 +14,7 @@ from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.rows.passes import Passes
 from onnxfuse.kernels.rows.region import planned
 from onnxfuse.kernels.rows.turned import SHARED, Turned
-from tests.region_runs import Case, computed, function
+from tests.region_runs import Case, computed, function, near
 
 from .test_passes import counted
 from .test_several import LAST
@@ -92,17 +92,13 @@ TEXTS: dict[str, Case] = {
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", TEXTS)
 def test_tiles_compute_what_single_elements_do(name: str, dtype: Any) -> None:
-    step = float(ml_dtypes.finfo(dtype).eps)
-    near = {"rtol": 2e-5, "atol": 5e-5} if dtype is np.float32 else {"rtol": step, "atol": step * 2e-2}
-    for own, exact in zip(*computed(TEXTS[name], dtype), strict=True):
-        np.testing.assert_allclose(own.astype(np.float64), exact, **near)
+    near(*computed(TEXTS[name], dtype))
 
 
 @pytest.mark.parametrize("order", ["reverse", "random"])
 @pytest.mark.parametrize("name", ["before, in several tiles", "behind", "behind, in rows that a block has"])
 def test_the_order_of_threads_says_nothing(name: str, order: Literal["reverse", "random"]) -> None:
-    for own, exact in zip(*computed(TEXTS[name], np.float32, Emulated(order=order)), strict=True):
-        np.testing.assert_allclose(own, exact, rtol=2e-5, atol=5e-5)
+    near(*computed(TEXTS[name], np.float32, Emulated(order=order)))
 
 
 @pytest.mark.parametrize("name", ["before", "behind", "between", "images"])

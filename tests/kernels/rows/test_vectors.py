@@ -14,7 +14,7 @@ from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.rows.region import planned
 from tests.kernel_runs import run
-from tests.region_runs import computed, expected, function, operands
+from tests.region_runs import computed, expected, function, near, operands
 
 from .test_several import LAST, NORM_GRADIENT
 
@@ -97,10 +97,7 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_lanes_compute_what_single_elements_do(name: str, dtype: Any) -> None:
     """As near as `test_fused` and `test_several` want them."""
-    step = float(ml_dtypes.finfo(dtype).eps)
-    near = {"rtol": 2e-5, "atol": 5e-5} if dtype is np.float32 else {"rtol": step, "atol": step * 2e-2}
-    for own, exact in zip(*computed(TEXTS[name], dtype), strict=True):
-        np.testing.assert_allclose(own.astype(np.float64), exact, **near)
+    near(*computed(TEXTS[name], dtype))
 
 
 @pytest.mark.parametrize("name", ["residual, norm and heads", "the gradient of a norm"])
@@ -108,5 +105,4 @@ def test_arrays_that_begin_anywhere_are_read_element_by_element(name: str) -> No
     body, arrays = function(TEXTS[name][0]), operands(TEXTS[name])
     made = of_region(body, ["float32"] * len(arrays), ["float32"] * len(body.output))({})
     results = run(made, arrays, Emulated(), by=1)
-    for own, exact in zip(results, expected(body, arrays), strict=True):
-        np.testing.assert_allclose(own, exact, rtol=2e-5, atol=5e-5)
+    near(results, expected(body, arrays))
