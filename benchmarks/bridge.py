@@ -32,9 +32,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from benchmarks import scale
 from onnxfuse.kernels import find
 from onnxfuse.kernels.attention.attention import Attention
-from onnxfuse.kernels.device.device import Argument, Array, Buffer, Device, Launch, TensorType
+from onnxfuse.kernels.device.device import Argument, Array, Buffer, Device, Launch, TensorMap, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Parameter, Signature, Work
-from onnxfuse.kernels.device.packed import Start
+from onnxfuse.kernels.device.packed import MAP_WORDS, WORD, Start
 from onnxfuse.kernels.device.recorder import ADDRESS
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.performance import interleaved
@@ -139,6 +139,9 @@ class Nowhere:
 
     def starter(self, launch: Launch) -> Start:
         return lambda table, blocks: None
+
+    def encoded(self, map: TensorMap, address: int) -> bytes:
+        return bytes(WORD * MAP_WORDS)
 
     def scratch(self, count: int) -> AbstractContextManager[Buffer]:
         return nullcontext(Buffer(ADDRESS, (count,), np.dtype(np.uint8)))

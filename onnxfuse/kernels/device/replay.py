@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,17 @@ COUNTERS = 1 << 61
 """The same of counters."""
 
 Arrays = Sequence[Array | None]
+
+
+@runtime_checkable
+class Starting(Protocol):
+    """A device that launches again and again on arguments that are packed."""
+
+    def starter(self, launch: Launch) -> Start:
+        """What launches a kernel.  Raises KernelError if it does not compile or the launch is refused."""
+
+    def encoded(self, map: TensorMap, address: int) -> bytes:
+        """A tensor map as kernels are given it, of an array that begins at an address.  Raises KernelError."""
 
 
 class Place(NamedTuple):
@@ -93,11 +104,10 @@ class Launches:
     def __call__(self, arrays: Arrays, values: Sequence[int] = ()) -> None:
         """On the inputs and outputs of a call."""
         if self._packed is None:
-            starter: Callable[[Launch], Start] | None = getattr(self._device, "starter", None)
-            if starter is None:
+            if not isinstance(self._device, Starting):
                 self._one_by_one(arrays, values)
                 return
-            self._packed = self._pack(starter, len(values))
+            self._packed = self._pack(self._device, len(values))
         blocks = self._blocks
         if self._varying and values:
             blocks = blocks.copy()
@@ -120,7 +130,7 @@ class Launches:
                 pointers += [(first if number == -1 else counted) + offset for number, offset in self._parts]
                 self._packed(blocks, pointers, values)
 
-    def _pack(self, starter: Callable[[Launch], Start], values: int) -> Packed:
+    def _pack(self, device: Starting, values: int) -> Packed:
         addresses = len(self._arrays) + len(self._parts)
         numbers: list[np.generic] = []
         maps: list[Map] = []
@@ -136,7 +146,7 @@ class Launches:
             if isinstance(argument, Place):
                 return array(argument)
             if isinstance(argument, Mapped):
-                encode = partial(self._device.encoded, argument.map)  # type: ignore[attr-defined]
+                encode = partial(device.encoded, argument.map)
                 numbers.extend([np.uint64(0)] * MAP_WORDS)
                 at = addresses + values + len(numbers) - MAP_WORDS
                 maps.append(Map(at, array(argument.place), encode))
@@ -145,7 +155,7 @@ class Launches:
             return addresses + values + len(numbers) - 1
 
         tables = [[place(argument) for argument in one.arguments] for one in self._launches]
-        starts = [starter(one.launch) for one in self._launches]
+        starts = [device.starter(one.launch) for one in self._launches]
         return Packed(starts, tables, addresses, values, numbers, maps)
 
     def _one_by_one(self, arrays: Arrays, values: Sequence[int]) -> None:

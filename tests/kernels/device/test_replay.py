@@ -16,8 +16,8 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels import find, of_region
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.attention.plan import Plan
-from onnxfuse.kernels.device.device import Buffer, Launch, TensorType
-from onnxfuse.kernels.device.packed import Start
+from onnxfuse.kernels.device.device import Buffer, Launch, TensorMap, TensorType
+from onnxfuse.kernels.device.packed import MAP_WORDS, WORD, Start
 from onnxfuse.kernels.device.recorder import ADDRESS
 from onnxfuse.kernels.emulator.device import Emulated
 from tests.attention_cases import Case, expected
@@ -84,6 +84,9 @@ class Nowhere:
 
     def starter(self, launch: Launch) -> Start:
         return int.__add__
+
+    def encoded(self, map: TensorMap, address: int) -> bytes:
+        return bytes(WORD * MAP_WORDS)
 
     def scratch(self, count: int) -> AbstractContextManager[Buffer]:
         return nullcontext(Buffer(2 * ADDRESS, (count,), np.dtype(np.uint8)))
