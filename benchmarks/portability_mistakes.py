@@ -36,12 +36,14 @@ class Mistake:
     control: str
 
 
-def text(body: str, opset: int = 17, function: str = "", *, inputs: str = "", outputs: str = "") -> str:
+def text(
+    body: str, opset: int = 17, function: str = "", *, inputs: str = "", outputs: str = "", initializers: str = ""
+) -> str:
     """A model in ONNX's text form: of one input x and one output y, if nothing else is said; functions are of domain
     `d`."""
     imports = f'"": {opset}, "com.microsoft": 1' + (', "d": 1' if function else "")
     signature = f"({inputs or 'float[2,8] x'}) => ({outputs or 'float[2,8] y'})"
-    return f"<ir_version: 8, opset_import: [{imports}]> g {signature} {{ {body} }} {function}"
+    return f"<ir_version: 8, opset_import: [{imports}]> g {signature} <{initializers}> {{ {body} }} {function}"
 
 
 DOUBLE = '<domain: "d", opset_import: ["": 17]> Double (a) => (b) { b = Add (a, a) }'
@@ -49,6 +51,7 @@ FLAG = "bool c, float[2,8] x"
 YES, NO = "yes () => (float[2,8] p) { p = Abs (z) }", "no () => (float[2,8] q) { q = Neg (z) }"
 CHOICE = f"y = If (c) <then_branch = {YES}, else_branch = {NO}>"
 BOTH = "float[2,8] y, float[2,8] z"
+SIGNAL, SPECTRUM = "float[2,4,6,2] x", "float[2,4,6,2] y"
 HEADS, HEAD = "float[1,2,3,8] q, float[1,2,3,8] k", "float[1,2,3,8] y"
 PRODUCTS = "t = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, t)  y = MatMul (s, k)"
 
@@ -71,6 +74,12 @@ MISTAKES = (
         "gives groups of heads to ai.onnx Attention only where their number is written out",
         text(GROUPED.format(heads=-1), 23, **GROUPS),
         text(GROUPED.format(heads=6), 23, **GROUPS),
+    ),
+    Mistake(
+        "openvino",
+        "transforms along axis 1, whatever axis DFT of opset 20 is given",
+        text("y = DFT (x, , axis)", 20, inputs=SIGNAL, outputs=SPECTRUM, initializers="int64 axis = {2}"),
+        text("y = DFT <axis = 2> (x)", 19, inputs=SIGNAL, outputs=SPECTRUM),
     ),
     Mistake(
         "onnx.version_converter", "loses local functions", text("y = d.Double (x)", 17, DOUBLE), text("y = Add (x, x)")
