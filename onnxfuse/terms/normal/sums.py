@@ -186,10 +186,10 @@ def _mean(terms: Terms, operands: list[Term], number: float) -> float:
 
 @law("Add Sum", "doubled * b + (-2 * x) * y = 2 * (a * b + -1 * x * y)")
 def _of_multiples(a: Applied) -> Term | None:
-    """What is scaled and then turned by angles is turned and then scaled.
+    """What is scaled and then turned by angles is turned and then scaled; `doubled` is 2 * a, which others read as well.
 
-    Of products alone: a sum of multiples stays as it is written, or it would steal the 0.5 of a GELU.  One has a
-    multiple for a factor, which others read as well: a number of its own is where the rules write it."""
+    Of products alone: a sum of multiples stays as it is written, or it would steal the 0.5 of a GELU.  One has such a
+    multiple for a factor: a number of its own is where the rules write it."""
     if not a.real or any(is_number(term) or not _turned(term) for term in a.args):
         return None
     if not any(hoisted(factor)[1] != 1 for term in a.args for factor in term.args):
