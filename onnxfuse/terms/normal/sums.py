@@ -186,7 +186,7 @@ def _mean(terms: Terms, operands: list[Term], number: float) -> float:
 
 @law("Add Sum", "doubled * b + (-2 * x) * y = 2 * (a * b + -1 * x * y)")
 def _of_multiples(a: Applied) -> Term | None:
-    """What is scaled and then turned by angles is turned and then scaled; `doubled` is 2 * a, which others read as well.
+    """What is scaled and then turned by angles is turned and then scaled; `doubled` is 2 * a, which others read too.
 
     Of products alone: a sum of multiples stays as it is written, or it would steal the 0.5 of a GELU.  One has such a
     multiple for a factor: a number of its own is where the rules write it."""
