@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from _pytest.runner import runtestprotocol
 from xdist import is_xdist_controller, is_xdist_worker
 
 from benchmarks.random_graphs import alone
@@ -46,6 +47,18 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         gc.freeze()
         gc.set_threshold(1_000_000)
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A worker tells of a test once, where there is no more to tell, and not that each of its steps began and ended:
+    what it tells takes three processes' time."""
+    if not is_xdist_worker(item.session):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.utils
 from onnx import numpy_helper
 
 from onnxfuse.proof import inputs, numerics
@@ -30,6 +31,12 @@ def load(path: Path) -> onnx.ModelProto:
     model = onnx.load(path)
     _enliven(model)
     return model
+
+
+def until(model: onnx.ModelProto, value: str) -> onnx.ModelProto:
+    """The part of a model that computes a value, its one output: a few blocks are faster than all."""
+    given = [info.name for info in model.graph.input]
+    return onnx.utils.Extractor(onnx.shape_inference.infer_shapes(model)).extract_model(given, [value])
 
 
 def _enliven(model: onnx.ModelProto) -> None:
