@@ -26,7 +26,7 @@ from onnxfuse.terms.term import UnknownValueError
 from tests.exports import MODELS
 
 TARGETS = [Target("onnxfuse"), Target("onnx"), Target("ort")]
-LARGE = dict(zip(("bert.ts", "gpt2.dynamo", "llama_half.ts"), TARGETS, strict=True))
+LARGE = dict(zip(("bert.ts", "gpt2.dynamo", "llama_half.dynamo"), TARGETS, strict=True))
 SMALL = ("mobilenet.ts", "control_if", "control_loop", "function_layernorm", "function_attribute", "external_data")
 
 
