@@ -78,4 +78,23 @@ def test_a_model_that_never_ends_takes_no_other_with_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(main, "_examined", examined)
     monkeypatch.setattr(main, "SLOW", 1)
     found = {record["seed"]: record["wrong"] for record in main._results([0, 1, 2], 1, main.Work((), tmp_path, False))}
-    assert found == {0: [], 1: ["seed 1: onnx: the process died, or took longer than 1 s"], 2: []}
+    path = tmp_path / "1.onnx.onnx"
+    assert found == {0: [], 1: [f"seed 1: onnx: the process died, or took longer than 1 s: {path}"], 2: []}
+    assert onnx.load(path) == random_model(Seeded(1))
+
+
+def test_an_error_of_the_engine_leaves_a_small_model_and_its_inputs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def engine(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
+        raise ValueError("no such axis")
+
+    monkeypatch.setattr(main, "fused", engine)
+    monkeypatch.setattr("benchmarks.random_graphs.shrink.fused", engine)
+    (record,) = main._results([4], 1, main.Work(("onnx",), tmp_path, False))
+    path = tmp_path / "4.onnx.onnx"
+    assert record["wrong"] == [f"seed 4: onnx: ValueError: no such axis: {path}"]
+    small = onnx.load(path)
+    assert len(small.graph.node) < len(random_model(Seeded(4)).graph.node)
+    with np.load(path.with_suffix(".npz")) as numbers:
+        assert set(numbers) == {value.name for value in small.graph.input}
