@@ -257,6 +257,11 @@ def _print_sum(out: Console, report: Report) -> None:
         figures.append(_change(human_bytes(before.bytes), traffic, before.bytes, after.bytes))
     _print_line(out, f"{'' if report.fusions else f'{nothing}; '}{', '.join(figures)}")
     _print_sizes(out, report)
+    others = before.launches - after.launches - sum(fusion.launches_saved for fusion in report.fusions)
+    if others > 0 and report.fusions:
+        _print_line(
+            out, f"{human_launches(others)} fewer by what is dead, constant or written with fewer nodes", style="dim"
+        )
     if before.unsized or after.unsized:
         unsized = _change(f"{before.unsized:,}", human_launches(after.unsized), before.unsized, after.unsized)
         _print_line(out, f"traffic is without {unsized} whose sizes nothing tells before it runs", style="dim")
