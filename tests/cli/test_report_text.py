@@ -47,6 +47,13 @@ def test_superfluous_nodes_are_not_called_fused(capsys: pytest.CaptureFixture[st
     assert "nothing to fuse; 5 → 3 nodes (-40%)" in capsys.readouterr().out
 
 
+def test_one_node_is_no_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    report_text.print_report(console.console(), Report("m.onnx", nodes_before=1, nodes_after=1), verbose=False)
+    assert "nothing to fuse: 1 node, unchanged" in capsys.readouterr().out
+    report_text.print_report(console.console(), Report("m.onnx", nodes_before=2, nodes_after=1), verbose=False)
+    assert "2 → 1 node (-50%)" in capsys.readouterr().out
+
+
 def test_launches_that_no_fusion_saves_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     """So that the numbers of a report add up: a layer that nothing reads goes without a fusion."""
     gelu = Fusion("Gelu", "onnxfuse.Gelu", "/enc", "/enc/Mul", ("/enc/Mul",), (), 4, 0)
