@@ -26,6 +26,8 @@ def written_out(scope: Scope, node: NodeProto, at: str) -> Sequence[NodeProto]:
         return (node,)
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     turned = bool(given.pop("transB", 0))
+    if not any(node.input[2:]):
+        given.pop("beta", None)  # of nothing
     if any(PLAIN.get(name) != value for name, value in given.items()):
         return (node,)
     return tuple(_steps(node, at, turned))

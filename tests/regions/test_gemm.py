@@ -30,6 +30,12 @@ def test_those_of_one_input_are_one_launch(text: str, opset: int) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_a_factor_of_no_bias_is_none() -> None:
+    """How equinox's products come out of jax2onnx."""
+    text = QKV.replace("x, a, d)", "x, a)").replace("(x, b, e)", "(x, b)").replace("beta = 1.0", "beta = 0.0")
+    assert calls(fused(weights(text)).model) == ["Region"]
+
+
 @pytest.mark.parametrize("factors", ["", "<transB = 1>", "<alpha = 0.5>"])
 def test_one_by_itself_stays(factors: str) -> None:
     text = f"g (float[6,8] x) => (float[6,8] y) <float[8,8] a = {{WA}}> {{ y = Gemm{factors}(x, a) }}"
