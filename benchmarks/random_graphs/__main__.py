@@ -3,7 +3,8 @@
 python -m benchmarks.random_graphs --count 5000 --jobs 2
 
 Failures are printed with their seed, and written to --folder as small as they could be made: SEED.TARGET.onnx, with
-SEED.TARGET.fused.onnx and the inputs SEED.TARGET.npz beside it.  What is done is remembered there, too: the same
+SEED.TARGET.fused.onnx and the inputs SEED.TARGET.npz beside it.  Where the engine raises an error there is no fused
+model, and one whose process died is as large as it was.  What is done is remembered in the folder, too: the same
 command goes on where it was stopped, with other seeds if --first says so; --again begins anew.  For other targets than
 all three take another folder: --target onnxfuse-O1 --folder rules.
 """
@@ -28,10 +29,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .build import Seeded
-from .feeds import feeds
+from .feeds import Feed, feeds
 from .graphs import random_model
-from .judge import Original, Wrong
-from .shrink import fused, shrunken
+from .judge import Original
+from .shrink import Fails, fused, raises, shrunken, wrongly_fused
 
 TARGETS = ("onnxfuse", "onnx", "ort")
 RULES = "onnxfuse-O1"
@@ -161,14 +162,20 @@ def _results(seeds: list[int], jobs: int, work: Work) -> Iterator[dict[str, Any]
                 continue
             del running[pipe]
             process.kill()
-            yield _died(seed, stage)
+            yield _died(seed, stage, work.folder)
             if waiting:
                 start()
 
 
-def _died(seed: int, stage: str) -> dict[str, Any]:
-    crashed = stage == "original"
-    wrong = [] if crashed else [f"seed {seed}: {stage}: the process died, or took longer than {SLOW} s"]
+def _died(seed: int, stage: str, folder: Path) -> dict[str, Any]:
+    """The record of a model whose process is gone: that one wrote nothing, unless it was making the model smaller."""
+    wrong = []
+    if not (crashed := stage == "original"):
+        path = folder / f"{seed}.{stage.partition(',')[0]}.onnx"
+        if stage != "generator" and not path.exists():
+            model = random_model(Seeded(seed))
+            _kept(model, feeds(model, seed)[0], path)
+        wrong = [f"seed {seed}: {stage}: the process died, or took longer than {SLOW} s: {path}"]
     return {"seed": seed, "wrong": wrong, "fused": {}, "optimizer": [], "crashed": crashed, "feeds": 0}
 
 
@@ -204,14 +211,18 @@ def _examined(seed: int, pipe: Connection, work: Work) -> dict[str, Any]:
             result = fused(model, target)
             found = original.wrong(result)
         except Exception as error:
-            record["wrong"].append(f"seed {seed}: {target}: {type(error).__name__}: {error}")
+            path = work.folder / f"{seed}.{target}.onnx"
+            _made_smaller(model, feeds(model, seed)[0], raises(target, error), path, pipe)
+            record["wrong"].append(f"seed {seed}: {target}: {type(error).__name__}: {error}: {path}")
             continue
         if target in ("onnxfuse", RULES):
             record["fused"] = Counter(
                 node.op_type.partition("_")[0] for node in result.graph.node if node.domain == "onnxfuse"
             )
         if found is not None:
-            path = _written(model, target, found, work.folder / f"{seed}.{target}.onnx", pipe)
+            path = work.folder / f"{seed}.{target}.onnx"
+            small = _made_smaller(model, found.feed, wrongly_fused(target), path, pipe)
+            onnx.save(fused(small, target), path.with_suffix(".fused.onnx"))
             record["wrong"].append(f"seed {seed}: {target}: {found}: {path}")
         elif work.optimizer and original.wrong(result, optimize=True) is not None:
             own = original.wrong(model, optimize=True)
@@ -219,15 +230,19 @@ def _examined(seed: int, pipe: Connection, work: Work) -> dict[str, Any]:
     return record
 
 
-def _written(model: onnx.ModelProto, target: str, found: Wrong, path: Path, pipe: Connection) -> Path:
-    """The smallest model that is still wrong, and what it becomes."""
+def _made_smaller(model: onnx.ModelProto, feed: Feed, fails: Fails, path: Path, pipe: Connection) -> onnx.ModelProto:
+    """The smallest model that still fails, written with its inputs; the whole one is there while that is looked for."""
+    _kept(model, feed, path)
+    _begin(f"{path.stem.partition('.')[2]}, made smaller", pipe)
+    small, feed = shrunken(model, feed, fails)
+    _kept(small, feed, path)
+    return small
+
+
+def _kept(model: onnx.ModelProto, feed: Feed, path: Path) -> None:
+    """Write a model, and what it is fed beside it."""
     onnx.save(model, path)
-    _begin(f"{target}, made smaller", pipe)
-    small, feed = shrunken(model, target, found)
     np.savez(path.with_suffix(".npz"), allow_pickle=False, **feed.inputs)
-    onnx.save(small, path)
-    onnx.save(fused(small, target), path.with_suffix(".fused.onnx"))
-    return path
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ hidden    what a mask hides does not count, even where it is infinite or NaN: a 
           that is multiplied by 0, and a value whose weight is 0
 added     a score that Where replaces by at most -1e9 is added to, so that it shows where it is infinite or NaN, or so
           enormous that the fill beside it is nothing
-fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not
+fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not, or below it
 lowest    where no score that a row may see is above -inf, what it must not see counts as the lowest number, in
           onnxruntime's own Attention
 dead      where no score of a row is above -inf, its weights are 0, in onnxruntime's own Attention (the erratum of
@@ -183,6 +183,14 @@ class Edit:
             if path is not None:
                 yield index, path
 
+    def masked(self) -> Iterator[tuple[int, int, int]]:
+        """Each Add and Where of attention scores that is not replaced yet, and the places of scores and mask in it."""
+        for _, path in self.softmaxes():
+            for index, place in path[:-1]:
+                op = self.nodes[index].op_type
+                if index not in self.replaced and (op == "Add" or (op == "Where" and place)):
+                    yield index, place, (3 if op == "Where" else 1) - place
+
 
 def _hidden(edit: Edit) -> None:
     for _, path in edit.softmaxes():
@@ -237,41 +245,35 @@ def _added(edit: Edit) -> None:
 
 
 def _fill(edit: Edit) -> None:
-    for _, path in edit.softmaxes():
-        for index, place in path[:-1]:
-            node = edit.nodes[index]
-            if node.op_type != "Add" or index in edit.replaced:
-                continue
-            score, mask = node.input[place], node.input[1 - place]
-            size = edit.largest(edit.node("Abs", score))
-            edit.kinds[size] = edit.kinds[score]
-            fills = edit.at_most(mask, FILLS)
-            beside = edit.node("Mul", mask, edit.number(-BESIDE, score))
-            enormous = edit.node("Greater", size, beside)
-            hides = edit.node("And", fills, enormous)
-            edit.instead(index, edit.node("Where", hides, edit.number(-np.inf, score), edit.kept(index)))
+    for index, place, other in edit.masked():
+        score, fill = edit.nodes[index].input[place], edit.nodes[index].input[other]
+        hidden = edit.node("Where", _hides(edit, score, fill), edit.number(-np.inf, score), fill)
+        again = edit.kept(index)
+        edit.made[-1].input[other] = hidden
+        edit.instead(index, again)
+
+
+def _hides(edit: Edit, score: str, mask: str) -> str:
+    """Where a mask is a fill, and the row of scores holds one that is enormous beside it."""
+    size = edit.largest(edit.node("Abs", score))
+    edit.kinds[size] = edit.kinds[score]
+    beside = edit.node("Mul", mask, edit.number(-BESIDE, score))
+    return edit.node("And", edit.at_most(mask, FILLS), edit.node("Greater", size, beside))
 
 
 def _lowest(edit: Edit) -> None:
-    for _, path in edit.softmaxes():
-        for index, place in path[:-1]:
-            node = edit.nodes[index]
-            if (
-                index in edit.replaced
-                or node.op_type not in ("Add", "Where")
-                or (node.op_type == "Where" and not place)
-            ):
-                continue
-            score, mask = node.input[place], node.input[(3 if node.op_type == "Where" else 1) - place]
-            hides = edit.node("Equal", mask, edit.number(-np.inf, score))
-            if node.op_type == "Where":
-                seen = node.input[0] if place == 1 else edit.node("Not", node.input[0])
-                hides = edit.node("And", hides, edit.node("Not", seen))
-            same = edit.node("Equal", score, score)
-            whole = edit.node("Or", same, edit.node("Not", same))  # as wide as the scores
-            some = edit.row(edit.node("And", whole, edit.node("Not", hides)))
-            lowest = edit.number(-LARGEST[edit.kinds[score]], score)
-            edit.instead(index, edit.node("Where", edit.node("And", hides, some), lowest, edit.kept(index)))
+    for index, place, other in edit.masked():
+        node = edit.nodes[index]
+        score, mask = node.input[place], node.input[other]
+        hides = edit.node("Equal", mask, edit.number(-np.inf, score))
+        if node.op_type == "Where":
+            seen = node.input[0] if place == 1 else edit.node("Not", node.input[0])
+            hides = edit.node("And", hides, edit.node("Not", seen))
+        same = edit.node("Equal", score, score)
+        whole = edit.node("Or", same, edit.node("Not", same))  # as wide as the scores
+        some = edit.row(edit.node("And", whole, edit.node("Not", hides)))
+        lowest = edit.number(-LARGEST[edit.kinds[score]], score)
+        edit.instead(index, edit.node("Where", edit.node("And", hides, some), lowest, edit.kept(index)))
 
 
 def _dead(edit: Edit) -> None:

@@ -1,8 +1,8 @@
-"""A model that is fused wrongly, with everything taken away that is not needed for that."""
+"""A model that is fused wrongly, or not at all, with everything taken away that is not needed for that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import onnx
@@ -14,9 +14,11 @@ from onnxfuse.fusing.build import LEVEL
 
 from .alone import inner_values
 from .feeds import Feed
-from .judge import Original, Wrong
+from .judge import Original
 
 Array = NDArray[Any]
+Fails = Callable[[onnx.ModelProto, Feed], bool]
+"""Does the fault that is looked for show in this model, on these numbers?"""
 
 
 def fused(model: onnx.ModelProto, target: str, runtime: str | None = None) -> onnx.ModelProto:
@@ -28,26 +30,50 @@ def fused(model: onnx.ModelProto, target: str, runtime: str | None = None) -> on
     return result
 
 
-def shrunken(model: onnx.ModelProto, target: str, found: Wrong) -> tuple[onnx.ModelProto, Feed]:
-    """A smaller model that is wrong on the same numbers, and those: one output, and inputs in place of nodes."""
-    feed = found.feed
+def shrunken(model: onnx.ModelProto, feed: Feed, fails: Fails) -> tuple[onnx.ModelProto, Feed]:
+    """A smaller model that fails on the same numbers, and those: one output, and inputs in place of nodes."""
     again = True
     while again:
         again = False
         for smaller, numbers in _smaller(model, feed):
-            if _is_wrong(smaller, target, numbers):
+            if _is_valid(smaller) and fails(smaller, numbers):
                 model, feed, again = smaller, numbers, True
                 break
     return model, feed
 
 
-def _is_wrong(model: onnx.ModelProto, target: str, feed: Feed) -> bool:
+def wrongly_fused(target: str) -> Fails:
+    """Whether what is fused for the target gives wrong numbers."""
+
+    def fails(model: onnx.ModelProto, feed: Feed) -> bool:
+        try:
+            original = Original(model, [feed])
+            return bool(original.expected) and original.wrong(fused(model, target)) is not None
+        except Exception:  # another fault than the one that is looked for
+            return False
+
+    return fails
+
+
+def raises(target: str, error: Exception) -> Fails:
+    """Whether fusing for the target, or comparing what comes of it, raises an error of this one's type."""
+
+    def fails(model: onnx.ModelProto, feed: Feed) -> bool:
+        try:
+            Original(model, [feed]).wrong(fused(model, target))
+        except Exception as found:
+            return type(found) is type(error)
+        return False
+
+    return fails
+
+
+def _is_valid(model: onnx.ModelProto) -> bool:
     try:
         onnx.checker.check_model(model, full_check=True)
-        original = Original(model, [feed])
-        return bool(original.expected) and original.wrong(fused(model, target)) is not None
     except Exception:  # a model that is none any more
         return False
+    return True
 
 
 def _smaller(model: onnx.ModelProto, feed: Feed) -> Iterator[tuple[onnx.ModelProto, Feed]]:

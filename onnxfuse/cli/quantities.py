@@ -11,6 +11,10 @@ def human_launches(count: int) -> str:
     return f"{count:,} {'launch' if count == 1 else 'launches'}"
 
 
+def human_nodes(count: int) -> str:
+    return f"{count:,} {'node' if count == 1 else 'nodes'}"
+
+
 def human_traffic(fusions: Iterable[Fusion]) -> str:
     """What `fusions` save in traffic: ``12.3 MB``, with ``>`` in front if some of it is unknown, ``?`` if all is."""
     total, complete = known_bytes(fusions)

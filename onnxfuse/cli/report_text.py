@@ -17,7 +17,7 @@ from onnxfuse.reporting.layers import short
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
 
 from .held_text import print_held
-from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
+from .quantities import human_bytes, human_flops, human_launches, human_nodes, human_seconds, human_traffic
 from .sites_text import fusion_at, listed, print_conversion, print_fusions, print_near_misses, print_remaining
 
 if TYPE_CHECKING:
@@ -194,12 +194,11 @@ def print_explanation(
         if told := ", ".join(filter(None, (miss.source, miss.code and f"written in {miss.code}"))):
             out.print(Text(f"    {told}", style="dim"))
     if not of_node.fusions and not of_node.near_misses:
-        if rules:
-            out.print(f"  no rule came near it; {listed(rules)} {'has' if len(rules) == 1 else 'have'} {op}")
-        elif rules is None:
-            out.print("  no rule came near it")
-        else:
+        if rules is not None and not rules:
             out.print(f"  no rule has {op}: onnxfuse leaves it as it is")
+        else:
+            others = [rule for rule in rules or () if rule != op]
+            out.print(f"  no rule came near it{f'; {op} is part of {listed(others)}' if others else ''}")
 
 
 def is_of(found: Fusion | NearMiss, name: str) -> bool:
@@ -244,12 +243,12 @@ def _print_sum(out: Console, report: Report) -> None:
     nodes = report.nodes_before, report.nodes_after
     nothing = "nothing fused" if report.left_out else "nothing to fuse"
     if not report.fusions and nodes[0] == nodes[1]:
-        out.print(f"  {nothing}: {nodes[0]:,} nodes, unchanged")
+        out.print(f"  {nothing}: {human_nodes(nodes[0])}, unchanged")
         if report.card is not None:
             _print_sizes(out, report)
         return
     before, after = report.before, report.after
-    figures = [_change(f"{nodes[0]:,}", f"{nodes[1]:,} nodes", *nodes)]
+    figures = [_change(f"{nodes[0]:,}", human_nodes(nodes[1]), *nodes)]
     if before.launches:
         figures.append(_change(f"{before.launches:,}", human_launches(after.launches), before.launches, after.launches))
     if before.bytes and after.bytes:
@@ -257,6 +256,11 @@ def _print_sum(out: Console, report: Report) -> None:
         figures.append(_change(human_bytes(before.bytes), traffic, before.bytes, after.bytes))
     _print_line(out, f"{'' if report.fusions else f'{nothing}; '}{', '.join(figures)}")
     _print_sizes(out, report)
+    others = before.launches - after.launches - sum(fusion.launches_saved for fusion in report.fusions)
+    if others > 0 and report.fusions:
+        _print_line(
+            out, f"{human_launches(others)} fewer by what is dead, constant or written with fewer nodes", style="dim"
+        )
     if before.unsized or after.unsized:
         unsized = _change(f"{before.unsized:,}", human_launches(after.unsized), before.unsized, after.unsized)
         _print_line(out, f"traffic is without {unsized} whose sizes nothing tells before it runs", style="dim")

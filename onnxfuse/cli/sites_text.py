@@ -15,7 +15,7 @@ from onnxfuse.reporting.layers import collapsed, short
 from onnxfuse.reporting.near_miss_groups import gain, grouped
 from onnxfuse.reporting.records import NO_RULE, Fusion, NearMiss, Remaining, known_bytes
 
-from .quantities import human_launches, human_traffic
+from .quantities import human_launches, human_nodes, human_traffic
 
 _EXAMPLES = 3
 _SMALL = 0.01
@@ -48,7 +48,7 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
         if sites:
             for fusion in group:
                 node = fusion.node.removeprefix(f"{fusion.scope}/")
-                where = f"{fusion.scope or _TOP}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
+                where = f"{fusion.scope or _TOP}{_with(fusion)}: {node}, {human_nodes(len(fusion.replaced))}"
                 saved = f"{fusion.launches_saved:,}"
                 row: list[RenderableType] = ["", saved, human_traffic([fusion])]
                 table.add_row(*_placed(where, row, fusion.code, beside=beside))

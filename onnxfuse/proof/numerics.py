@@ -28,6 +28,15 @@ def tolerance(dtype: np.dtype[Any]) -> tuple[float, float]:
     return _TOLERANCES.get(dtype.name, _COARSE) if is_float(dtype) else (0.0, 0.0)
 
 
+def dtype_of(output: Any) -> np.dtype[Any]:
+    """That of its numbers: of a list the first's, of a map float32, which is all that ZipMap gives; else bool."""
+    if isinstance(output, list):
+        return dtype_of(output[0]) if output else np.dtype(bool)
+    if isinstance(output, dict):
+        return np.dtype(np.float32)
+    return output.dtype if isinstance(output, np.ndarray) else np.dtype(bool)
+
+
 def is_float(dtype: np.dtype[Any]) -> bool:
     """True for float and complex dtypes, those of ml_dtypes among them."""
     if dtype.kind in "fc":
@@ -71,7 +80,7 @@ def compare(
     known: bool = False,
     precision: np.dtype[Any] | None = None,
 ) -> Difference:
-    """Compares two outputs: arrays, lists of arrays, or None for an empty optional.
+    """Compares two outputs: arrays, maps from keys to numbers, lists of these, or None for an empty optional.
 
     Floats pass when max|actual - expected| <= max(atol, rtol · max|expected|) and NaN and infinities stand at the same
     places; everything else passes when it is identical. Shapes and dtypes must agree. `rtol` and `atol` default to the
@@ -88,6 +97,9 @@ def compare(
         reason = next((part.reason for part in parts if part.reason), "")
         proves = any(part.proves for part in parts) or not parts
         return Difference(max(errors, default=None), reason, sum(part.nans for part in parts), proves)
+    if isinstance(actual, dict) and isinstance(expected, dict) and list(actual) == list(expected):
+        # onnxruntime gives the numbers of a map as Python's
+        actual, expected = (np.array([*numbers.values()], dtype_of(numbers)) for numbers in (actual, expected))
     if not (isinstance(actual, np.ndarray) and isinstance(expected, np.ndarray)):
         return Difference(0.0) if actual == expected else Difference(None, f"is {actual!r} instead of {expected!r}")
     if actual.dtype != expected.dtype:

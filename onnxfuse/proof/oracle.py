@@ -305,7 +305,7 @@ class Oracle:
 
     def _precision_of(self, index: int, value: Any) -> np.dtype[Any]:
         """Of the coarsest computation behind an output."""
-        dtype = _dtype(value)
+        dtype = numerics.dtype_of(value)
         least = self._least if numerics.is_float(dtype) else 0
         return dtype_of(coarser(least, self._precisions[index])) or dtype
 
@@ -382,9 +382,3 @@ def _but_for_rounding(outputs: Mapping[str, float]) -> str:
 def _noted(result: Validation, note: str) -> Validation:
     """A verdict with a note more, if there is one."""
     return replace(result, note="; ".join(filter(None, (result.note, note))))
-
-
-def _dtype(value: Any) -> np.dtype[Any]:
-    if isinstance(value, list):
-        return _dtype(value[0]) if value else np.dtype(bool)
-    return value.dtype if isinstance(value, np.ndarray) else np.dtype(bool)

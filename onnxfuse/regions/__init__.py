@@ -36,5 +36,7 @@ left alone   one launch by itself: the provider, or a rule, has a kernel for it.
     updates           what a training step gives back
     spelled           bodies, and what they are called
     batch_norm        batch normalization by known statistics, as the loop that it is
+    gemm              a Gemm, as a product and a sum
+    reductions        sums of squares and their like, as sums of what is computed of each element
     match, write      regions as nodes, and as the fusions that proofs, bisections and reports know
 """

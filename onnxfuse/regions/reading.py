@@ -11,6 +11,7 @@ from onnxfuse.kernels.rows.fused import NORMS, PLACED, ROWS, SOFTMAXES
 from onnxfuse.language.functions import CAST_LIKE
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
+from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.op_traits import COERCED, FREE, MATRIX_PRODUCTS, RANDOM, RESHAPES, SHAPE_QUERIES
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
@@ -95,6 +96,8 @@ def _fixed(scope: Scope, index: int, node: NodeProto) -> str:
         return "it does more than compute its outputs"
     if family_of(node) == REGION and node.domain == DOMAIN:
         return "it is a region"
+    if added(node, view.graph.opset):
+        return f"{node.op_type} is onnxruntime's own at this opset, which crashes on it in a body"
     if _on_integers(view, index, node):
         return "onnxruntime runs it on integers, or what reads it"
     if view.graph.opset < CAST_LIKE and _makes_real(scope, node):

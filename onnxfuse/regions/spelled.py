@@ -31,8 +31,7 @@ from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
 from onnxfuse.model.standard import STANDARD
 
-from . import measure
-from .batch_norm import written_out
+from . import batch_norm, gemm, measure, reductions
 from .generic import generic
 from .given import passed
 from .scope import Scope
@@ -63,7 +62,9 @@ def standard(scope: Scope, index: int) -> list[NodeProto]:
 def _flat(scope: Scope, node: NodeProto, at: str) -> Iterator[NodeProto]:
     function = scope.functions.get(node.op_type) if node.domain == DOMAIN else None
     if function is None:
-        yield from written_out(scope, node, at)
+        for step in batch_norm.written_out(scope, node, at):
+            for inner in reductions.written_out(scope, step, at):
+                yield from gemm.written_out(scope, inner, at)
         return
     outer = dict(zip(function.input, node.input, strict=False)) | dict(zip(function.output, node.output, strict=False))
     given = {attribute.name: attribute for attribute in node.attribute}

@@ -98,8 +98,9 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         found.failures(open_roots), key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id)
     )
     for failure in order:
-        if failure.root.id in covered and failure.rule.name != why:
-            continue
+        root = view.graph.nodes[view.graph.producer[names[failure.root.id]]]
+        if failure.rule.name != why and (failure.root.id in covered or family_of(root) == failure.rule.name):
+            continue  # it is fused, or what the rule would write
         if not _telling(failure, why, definitions) or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched
         steps = {i: view.terms_of[names[i]] for i in failure.covered if i in names}

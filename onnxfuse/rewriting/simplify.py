@@ -154,8 +154,9 @@ def _as_it_is(rest: Draft, index: int) -> bool:
 
 
 def weight(op: str) -> int:
-    """What a node of this op costs, as far as nodes are counted."""
-    return 0 if op == "Constant" else VIEW if op in RESHAPES else WORK
+    """What a node of this op costs, as far as nodes are counted.  An Einsum costs more than the product that it is, for
+    which every runtime has a kernel, and less than that with a view of an operand."""
+    return 0 if op == "Constant" else VIEW if op in RESHAPES else WORK + (op == "Einsum")
 
 
 def _work(op: str) -> int:

@@ -17,8 +17,9 @@ from benchmarks.random_graphs.build import Seeded
 from benchmarks.random_graphs.feeds import feeds
 from benchmarks.random_graphs.graphs import random_model
 from benchmarks.random_graphs.judge import Original
-from benchmarks.random_graphs.shrink import fused
+from benchmarks.random_graphs.shrink import fused, raises, shrunken
 from onnxfuse.runtime.quiet import Session
+from tests.benchmarks.test_random_graphs_judge import ZERO, written
 
 TARGETS = ("onnxfuse", "onnx", "ort")
 
@@ -78,4 +79,43 @@ def test_a_model_that_never_ends_takes_no_other_with_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(main, "_examined", examined)
     monkeypatch.setattr(main, "SLOW", 1)
     found = {record["seed"]: record["wrong"] for record in main._results([0, 1, 2], 1, main.Work((), tmp_path, False))}
-    assert found == {0: [], 1: ["seed 1: onnx: the process died, or took longer than 1 s"], 2: []}
+    path = tmp_path / "1.onnx.onnx"
+    assert found == {0: [], 1: [f"seed 1: onnx: the process died, or took longer than 1 s: {path}"], 2: []}
+    assert onnx.load(path) == random_model(Seeded(1))
+
+
+def test_an_error_of_the_engine_leaves_a_small_model_and_its_inputs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def engine(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
+        raise ValueError("no such axis")
+
+    monkeypatch.setattr(main, "fused", engine)
+    monkeypatch.setattr("benchmarks.random_graphs.shrink.fused", engine)
+    (record,) = main._results([4], 1, main.Work(("onnx",), tmp_path, False))
+    path = tmp_path / "4.onnx.onnx"
+    assert record["wrong"] == [f"seed 4: onnx: ValueError: no such axis: {path}"]
+    small = onnx.load(path)
+    assert len(small.graph.node) < len(random_model(Seeded(4)).graph.node)
+    with np.load(path.with_suffix(".npz")) as numbers:
+        assert set(numbers) == {value.name for value in small.graph.input}
+
+
+def test_a_model_on_which_the_engine_raises_is_made_small_for_that_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = written(f"{ZERO} a = Sin(x) b = Mul(a, z) c = Exp(b) y = Tanh(c)", outputs="float[?,?,?] y")
+
+    def engine(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
+        """One that knows no Mul, and gives up where it sees no node but one."""
+        ops = [node.op_type for node in model.graph.node if node.op_type != "Constant"]
+        if len(ops) < 2:
+            raise LookupError
+        if "Mul" in ops:
+            raise ValueError
+        return model
+
+    monkeypatch.setattr("benchmarks.random_graphs.shrink.fused", engine)
+    small, numbers = shrunken(model, feeds(model)[0], raises("ort", ValueError("Mul")))
+    left = [node.op_type for node in small.graph.node if node.op_type != "Constant"]
+    assert len(left) == 2
+    assert "Mul" in left
+    assert set(numbers.inputs) == {value.name for value in small.graph.input}

@@ -9,7 +9,7 @@ from onnx import parser
 
 from benchmarks.random_graphs.feeds import Feed, feeds
 from benchmarks.random_graphs.judge import Original
-from benchmarks.random_graphs.shrink import fused, shrunken
+from benchmarks.random_graphs.shrink import fused, shrunken, wrongly_fused
 
 
 def written(
@@ -168,7 +168,7 @@ def test_a_wrong_model_is_made_as_small_as_it_can_be(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("benchmarks.random_graphs.shrink.fused", engine)
     found = Original(model, feeds(model)).wrong(engine(model, "ort"))
     assert found is not None
-    small, numbers = shrunken(model, "ort", found)
+    small, numbers = shrunken(model, found.feed, wrongly_fused("ort"))
     assert [node.op_type for node in small.graph.node if node.op_type != "Constant"] == ["Mul"]
     assert set(numbers.inputs) == {value.name for value in small.graph.input}
 

@@ -41,6 +41,11 @@ READ = {
         f"""{WEIGHTS.replace("-1e9", "-1e30")} y = MatMul(w, v)""",
         HEADS,
     ),
+    "a fill that replaces hides beside any score": (
+        f"{BOOLEAN} y = MatMul(w, v)",
+        f"""{BOOLEAN.replace("-1e9", "-1e30")} y = MatMul(w, v)""",
+        HEADS,
+    ),
     "a guard is for rows that are masked": (GUARDED, f"{WEIGHTS} y = MatMul(w, v)", HEADS),
     "a row with an infinity is NaN throughout": (EXPONENTIALS, "y = Softmax<axis = -1>(x)", "float[b,s,4] x"),
     "the hyperbolic tangent of an infinity": (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from onnxfuse.cli import console, report_text
-from onnxfuse.reporting.records import Fusion, LeftOut, NearMiss, Report, Validation
+from onnxfuse.reporting.records import Fusion, LeftOut, NearMiss, Report, Totals, Validation
 from onnxfuse.reporting.requirements import Finding
 
 
@@ -43,6 +45,23 @@ def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[st
 def test_superfluous_nodes_are_not_called_fused(capsys: pytest.CaptureFixture[str]) -> None:
     report_text.print_report(console.console(), Report("m.onnx", nodes_before=5, nodes_after=3), verbose=False)
     assert "nothing to fuse; 5 → 3 nodes (-40%)" in capsys.readouterr().out
+
+
+def test_one_node_is_no_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    report_text.print_report(console.console(), Report("m.onnx", nodes_before=1, nodes_after=1), verbose=False)
+    assert "nothing to fuse: 1 node, unchanged" in capsys.readouterr().out
+    report_text.print_report(console.console(), Report("m.onnx", nodes_before=2, nodes_after=1), verbose=False)
+    assert "2 → 1 node (-50%)" in capsys.readouterr().out
+
+
+def test_launches_that_no_fusion_saves_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """So that the numbers of a report add up: a layer that nothing reads goes without a fusion."""
+    gelu = Fusion("Gelu", "onnxfuse.Gelu", "/enc", "/enc/Mul", ("/enc/Mul",), (), 4, 0)
+    whole = Report("m.onnx", nodes_before=9, nodes_after=2, fusions=[gelu], before=Totals(9), after=Totals(2))
+    report_text.print_report(console.console(), whole, verbose=False)
+    assert "\n  3 launches fewer by what is dead, constant or written with fewer nodes\n" in capsys.readouterr().out
+    report_text.print_report(console.console(), replace(whole, after=Totals(5)), verbose=False)
+    assert "fewer by" not in capsys.readouterr().out
 
 
 def test_what_was_left_out_was_there_to_fuse(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,14 @@ def test_the_error_is_relative_to_the_largest_element() -> None:
     assert compare(floats(1e-5, 10.0), floats(0.0, 10.0)).reason == ""
 
 
+def test_numbers_of_a_map_may_be_rounded_and_its_keys_may_not_differ() -> None:
+    """What ZipMap of ai.onnx.ml gives: a list of maps."""
+    assert compare([{"a": 0.25, "b": 0.75}], [{"a": 0.25000003, "b": 0.75}]).reason == ""
+    assert compare([{"a": 0.25, "b": 0.75}], [{"a": 0.26, "b": 0.75}]).reason.startswith("differs by")
+    assert compare([{"a": 0.25, "c": 0.75}], [{"a": 0.25, "b": 0.75}]).reason
+    assert compare([{1: 0.25}], [{1: 0.25, 2: 0.75}]).reason
+
+
 def test_where_all_is_zero_the_error_is_absolute() -> None:
     assert compare(floats(0.0, 0.0), floats(0.0, -0.0)).error == 0.0
 

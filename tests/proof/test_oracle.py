@@ -179,6 +179,22 @@ def test_sequences_and_strings_are_compared() -> None:
     assert oracle.compare(loud).verdict == "mismatch"
 
 
+def test_rounding_in_the_maps_of_zipmap_is_no_mismatch() -> None:
+    """What a classifier of skl2onnx gives: its numbers are float32, though onnxruntime gives them as Python's."""
+
+    def model(exponentials: str) -> onnx.ModelProto:
+        text = f"""<ir_version: 9, opset_import: ["": 18, "ai.onnx.ml": 1]>
+        g (float[n, 3] x) => (seq(map(int64, float)) m) <int64[1] last = {{-1}}> {{ {exponentials}
+            m = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1, 2]>(y) }}"""
+        return onnx.parser.parse_model(text)
+
+    oracle = Oracle(model("s = ReduceLogSumExp(x, last) d = Sub(x, s) y = Exp(d)"))
+    verdict = oracle.compare(model("y = Softmax(x)"))
+    assert (verdict.verdict, verdict.rtol) == ("equal", 1e-4)
+    assert verdict.max_error is not None
+    assert oracle.compare(model("z = Add(x, x) y = Softmax(z)")).note.startswith("output 'm' differs by")
+
+
 def external(folder: Path) -> onnx.ModelProto:
     """y = x·W with W outside the proto, in folder/weights.bin."""
     weight = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)

@@ -8,7 +8,7 @@ from onnxfuse.language.catalogue import load
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.regions.reading import read
 
-from .written import model, scope
+from .written import calls, fused, model, scope
 
 
 def kinds(text: str) -> dict[str, str]:
@@ -101,3 +101,16 @@ def test_the_nodes_of_a_body_and_of_the_views_before_it() -> None:
     first, last = scope(text).launches
     assert (first.nodes, last.nodes) == (1, 2 + 2)
     assert set(last.operands) == {"r"}
+
+
+def test_what_onnxruntime_alone_has_in_the_standards_domain_is_in_no_body() -> None:
+    """Its own optimizer writes LayerNormalization into files of opset 13; in a function it crashes on that."""
+    text = """g (float[N,5,6] x, float[6] w) => (float[N,6,5] y) {
+        n = LayerNormalization(x, w, w) t = Transpose<perm = [0, 2, 1]>(n) y = Neg(t) }"""
+    older, newer = (
+        read(view, view, {}) for view in (Lifted.of(model(text, n), None, load()).views[0] for n in (13, 17))
+    )
+    assert [launch.kind for launch in newer.launches] == ["rows", "pointwise", "pointwise"]
+    assert [launch.kind for launch in older.launches] == ["fixed", "pointwise", "pointwise"]
+    assert older.launches[0].reason.startswith("LayerNormalization is onnxruntime's own at this opset")
+    assert calls(fused(text, 13).model) == ["LayerNormalization", "Region"]

@@ -60,11 +60,11 @@ def test_a_body_is_a_valid_function() -> None:
 
 
 def test_what_the_generator_refuses_has_a_reason() -> None:
-    found = scope("g (float[N,6] x) => (float[N,6] y, float[N] z) { y = Exp(x) z = ReduceL1<keepdims = 0>(y) }")
+    found = scope("g (float[N,6] x) => (float[N,6] y, float[N] z) { y = Exp(x) z = ReduceProd<keepdims = 0>(y) }")
     assert not refusal(found, body(found, [0], ["y"]), whole=True)
     assert (
         refusal(found, body(found, [0, 1], ["w", "y"]))
-        == "ReduceL1 neither computes elements nor moves them, nor reduces rows"
+        == "ReduceProd neither computes elements nor moves them, nor reduces rows"
     )
 
 

@@ -86,6 +86,12 @@ def test_a_residual_before_a_convolution_is_no_shift_of_it() -> None:
     assert fuse(model(text), language.load()).near_misses == []
 
 
+def test_a_node_that_is_what_a_rule_would_write_is_no_near_miss_of_it() -> None:
+    """The normal form takes a ReduceL2 apart, and the rule that puts it together stops at what is there already."""
+    text = "g (float[4,8] x) => (float[4,1] y) <int64[1] last = {-1}> { y = ReduceL2(x, last) }"
+    assert fuse(model(text), language.load()).near_misses == []
+
+
 def test_what_only_makes_ready_for_another_rule_is_no_near_miss() -> None:
     """Scores with a factor are no scores masked by a product, and a Softmax is one already."""
     text = """g (float[2,4,8,16] q, float[2,4,16,8] k, float[2,4,8,16] v, float[8,8] m) => (float[2,4,8,16] y)

@@ -17,6 +17,24 @@ CATALOGUE = catalogue.load()
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 
 CASES: dict[str, tuple[str, list[str]]] = {
+    "an Einsum that multiplies matrices as they lie": (
+        """g (float[B, S, 12] x, float[12, 6] w) => (float[B, S, 6] y) {
+            y = Einsum <equation = "abc,cd->abd"> (x, w)
+        }""",
+        ["MatMul"],
+    ),
+    "the same with the matrices first": (
+        """g (float[S, 12] x, float[3, 12, 6] w) => (float[3, S, 6] y) {
+            y = Einsum <equation = "edf,td->etf"> (w, x)
+        }""",
+        ["MatMul"],
+    ),
+    "an Einsum with a matrix for each expert": (
+        """g (float[S, 12] x, float[3, 12, 6] w) => (float[3, S, 6] y) {
+            y = Einsum <equation = "td,edf->etf"> (x, w)
+        }""",
+        ["MatMul"],
+    ),
     "parts between zeros that lie side by side": (
         """g (float[B, 2, 12] x, float[B, 1, 12] y, float[B, 3, 12] z) => (float[B, 6, 12] w)
         <int64[6] first = {0, 0, 0, 0, 4, 0}, int64[6] second = {0, 2, 0, 0, 3, 0},
@@ -171,6 +189,12 @@ KEPT: dict[str, tuple[str, list[str]]] = {
             y = Sin (single)
         }""",
         ["Cast", "Cast"],
+    ),
+    "an Einsum that turns what it multiplies": (
+        """g (float[B, S, 12] x, float[B, S, 6] z) => (float[B, 6, 12] y) {
+            y = Einsum <equation = "bsd,bsf->bfd"> (x, z)
+        }""",
+        ["Einsum"],
     ),
     "the order of a sum": (
         """g (float[B, 4] x) => (float[B, 4] y) <float large = {100000000.0}> {

@@ -68,9 +68,12 @@ def _diagonals(term: Term, seen: dict[int, Diagonals | None]) -> Diagonals | Non
 
 def _constant(term: Term) -> Diagonals | None:
     dims = static(term.shape)
-    if not dims or int(np.prod(dims)) > LARGEST or any(d != 1 for d in dims[:-2]) or 0 in dims:
+    if not dims or int(np.prod(dims)) > LARGEST or 0 in dims:
         return None
-    array: Array = value_of(term).reshape((1, *dims)[-2:])
+    matrices: Array = value_of(term).reshape((-1, *(1, *dims)[-2:]))
+    array = matrices[0]
+    if (matrices[1:] != array).any():  # all heads see the same
+        return None
     queries, keys = array.shape  # a vector is a single row
     values = np.concatenate([array[::-1, 0], array[0, 1:]])  # by j - i, from 1 - queries on
     changes = np.flatnonzero(values[1:] != values[:-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 
 from onnxfuse.model.dims import Dim, Shape, product
 from onnxfuse.model.einsum import dims_of, letters_of
@@ -54,6 +55,12 @@ def _product(terms: Terms, args: Sequence[Term], operands: Sequence[str], result
     order = a if x.op in SOFTMAX else result
     rows = "".join(c for c in order if c in a and c in result and c not in batch)
     columns = "".join(c for c in result if c in b and c not in batch)
+    if len(inner) == 1 and not batch:
+        for (t, own, one), (w, other, several) in permutations(((x, a, rows), (y, b, columns))):
+            if len(one) == 1 < len(several) and result == several[:-1] + one + several[-1:]:
+                # One matrix times each of several: tokens times the weights of every expert.
+                each = _ordered(terms, w, other, several[:-1] + inner + several[-1:])
+                return make(terms, "MatMul", [_ordered(terms, t, own, one + inner), each], {})
     if len(columns) > 1 >= len(rows):
         return _product(terms, (y, x), (b, a), result, dims)
 

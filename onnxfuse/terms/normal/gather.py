@@ -21,7 +21,7 @@ from onnxfuse.terms.term import INTEGER, Array, Term, Terms, static
 
 from .axes import blocks_of
 from .concat import chosen
-from .table import Applied, law
+from .table import Applied, law, make
 from .views import expand, reshape, slice_axis, transpose
 
 LARGEST = 1 << 20
@@ -287,7 +287,7 @@ def runs(index: Term, shape: Shape) -> list[tuple[tuple[Dim, Dim], Dim]] | None:
     return found if used == sorted(set(used)) and whole else None
 
 
-@law("GatherND", "GatherND(x, ((0,), (1,))) = x")
+@law("GatherND", "GatherND(row, (((0, 0), (0, 1), (0, 2), (0, 3)),)) = row")
 def _gather_nd(a: Applied) -> Term | None:
     """A GatherND by a mesh of runs is a view."""
     terms, args, attrs, shape = a.terms, a.args, a.attrs, a.shape
@@ -305,6 +305,15 @@ def _gather_nd(a: Applied) -> Term | None:
         dim = x.shape[len(picks)]
         picks.append(_Pick(run.start + dim, run.along) if isinstance(run.start, int) and run.start < 0 else run)
     return _picked(terms, x, 0, picks, index)
+
+
+@law("GatherND", "GatherND(z, ((2,), (0,), (2,))) = Gather(z, (2, 0, 2))")
+def _rows(a: Applied) -> Term | None:
+    """A GatherND by one index each is a Gather of rows: how torch's newer exporter looks positions up."""
+    x, i = a.args
+    if i.shape is None or i.rank == 0 or i.shape[-1] != 1 or a.attrs.get("batch_dims"):
+        return None
+    return make(a.terms, "Gather", [x, reshape(a.terms, i, i.shape[:-1])], {})
 
 
 def _components(index: Term, count: int) -> list[Affine | None]:

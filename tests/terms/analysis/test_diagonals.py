@@ -48,9 +48,11 @@ def test_a_stored_triangle_is_diagonal(t: Space, shape: tuple[int, int], k: int)
 def test_a_window_is_diagonal_and_one_element_that_differs_is_not(t: Space) -> None:
     window = np.triu(np.tril(np.ones((6, 6), bool), 1), -2)
     assert diagonals(constant(t, window)) == Diagonals((-3, 1), (False, True, False))
-    window[4, 0] = True
+    heads = np.tile(window, (1, 3, 1, 1))
+    assert diagonals(constant(t, heads)) == Diagonals((-3, 1), (False, True, False)), "every head has its copy"
+    heads[0, 2, 4, 0] = window[4, 0] = True
     assert diagonals(constant(t, window)) is None
-    assert diagonals(constant(t, window[None].repeat(2, 0))) is None
+    assert diagonals(constant(t, heads)) is None
     assert diagonals(constant(t, np.array([0.0, 0.0, 7.0]))) == Diagonals((1,), (0, 7)), "a vector is a row"
     assert diagonals(constant(t, np.subtract.outer(np.arange(9.0), np.arange(9.0)))) is None, "a bias by distance"
 

@@ -22,6 +22,7 @@ EQUATIONS = [
     *("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bhqd,bhkd->bhqk", "bqhd,bkhd->bqhk", "bsd,dhe->bshe", "bshe,hed->bsd"),
     *("bqd,kd->bqk", "...qd,...kd->...qk", "...qd,kd->...qk", "bqd,bke->qk", "bd,bd->b", "d,d->", "bqh,bqh->h"),
     *("bhqd,bkd->bhqk", "bkd,bhqd->bhqk", "bhqk,bkd->bhqd", "bkd,bhqk->bqhd", "de,bqd->bqe", "bshd,bd->bhs"),
+    *("qd,hde->hqe", "hde,qd->hqe", "qd,bhde->bhqe", "bhed,qd->bhqe", "qd,hde->qhe", "bqd,hde->hbqe"),
     *("b,d->bd", "bd,e->bde", "bqk->bkq", "bqk->bq", "hb", "bh,hk"),
 ]
 LEFT_ALONE = ["bb->b", "bqd,bqd,bqd->bq"]
