@@ -114,6 +114,20 @@ def embedding_gradient(dy: Values, indices: Values, rows: int, padding: int = -1
     return Wanted(found, size)
 
 
+def group_norm_gradient(dy: Values, x: Values, scale: Values, groups: int, epsilon: float = EPSILON) -> list[Wanted]:
+    """Of what was normalised, of the scale and of the shift, each sum beside that of the sizes of its terms."""
+    dy, x, scale = (one.astype(np.float64) for one in (dy, x, scale))
+    parts = (len(x), groups, x.shape[1] // groups, -1)
+    g, xs, w = dy.reshape(parts), x.reshape(parts), scale.reshape(1, groups, -1, 1)
+    d = xs - xs.mean((2, 3), keepdims=True)
+    inverse = 1 / np.sqrt((d * d).mean((2, 3), keepdims=True) + epsilon)
+    xh, own = d * inverse, g * w
+    dx = inverse * (own - own.mean((2, 3), keepdims=True) - xh * (own * xh).mean((2, 3), keepdims=True))
+    size = inverse.max() * np.abs(own).max() * (1 + np.abs(xh).max() ** 2)
+    sums = [Wanted(t.sum((0, 3)).ravel(), np.abs(t).sum((0, 3)).ravel()) for t in (g * xh, g)]
+    return [Wanted(dx.reshape(x.shape), size), *sums]
+
+
 def softmax(x: Values, axis: int, op: str) -> Wanted:
     """Softmax, LogSoftmax or SafeSoftmax."""
     with np.errstate(all="ignore"):

@@ -15,7 +15,7 @@ from . import regions
 from .attended import ATTENTIONS
 from .case import DTYPES, Case, Inputs, Maker, draw, drawn, text
 from .expected import CATALOGUE
-from .gradient_cases import attention_gradients, batch_norms, embedding_gradients, gradients, losses
+from .gradient_cases import attention_gradients, batch_norms, embedding_gradients, gradients, group_norms, losses
 
 WIDTHS = (1, 2, 7, 31, 32, 33, 64, 127, 768, 1000, 1024, 4096, 5120, 16384 + 5, 65536)
 FEW_WIDTHS = (1, 7, 64, 1000, 4096, 16384 + 5, 65536)
@@ -48,6 +48,7 @@ def cases() -> Iterator[Case]:
     yield from groups()
     yield from embeddings()
     yield from embedding_gradients()
+    yield from group_norms()
     yield from attentions()
     yield from attention_gradients()
     yield from products()

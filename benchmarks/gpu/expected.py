@@ -69,6 +69,9 @@ def expected(
         dy, indices = (np.asarray(a) for a in inputs)
         padding = attributes.get("padding_idx", -1)
         return [row_cases.embedding_gradient(dy, indices, attributes["num_embeddings"], padding)]
+    if op == "GroupNormalizationGrad":
+        dy, x, scale = (np.asarray(a) for a in inputs)
+        return row_cases.group_norm_gradient(dy, x, scale, attributes["num_groups"])
     if op == "FusedMatMul":
         return [_product(attributes, inputs, product not in ("", TILED, WGMMA, TMA))]
     results = kernel_runs.reference(op, attributes, inputs, CATALOGUE)

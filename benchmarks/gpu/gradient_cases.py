@@ -31,6 +31,15 @@ def labelled(dtype: np.dtype[Any], shape: tuple[int, int], rng: np.random.Genera
     return [draw(rng, (1,), dtype), draw(rng, shape, dtype, mean=-3.0), label]
 
 
+def group_norms() -> Iterator[Case]:
+    """The gradients of group normalization: few channels and many, of few positions and of many."""
+    for dtype in DTYPES:
+        for shape, groups in (((2, 6, 20), 3), ((3, 4, 5, 7), 1), ((2, 320, 32, 32), 32), ((1, 8, 9001), 8)):
+            make, size = drawn(dtype, shape, shape, shape[1:2]), int(np.prod(shape))
+            label = f"{dtype} {text(shape)} of {groups}"
+            yield Case("GroupNormalizationGrad", label, make, {"num_groups": groups}, size=size)
+
+
 def embedding_gradients() -> Iterator[Case]:
     """The gradient of an embedding of few rows and of many, some of whose indices are padding or of none."""
     for dtype in DTYPES:

@@ -107,6 +107,12 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
     def embedding_grad(dy: Any, indices: Any) -> Any:
         return module.ops.aten.embedding_dense_backward(dy, indices, get("num_embeddings"), -1, False)
 
+    def group_norm_grad(dy: Any, x: Any, scale: Any) -> Any:
+        """Forward's statistics and backward: GroupNormalizationGrad computes both."""
+        sizes = (x.shape[0], x.shape[1], x[0, 0].numel(), get("num_groups"))
+        _, mean, inverse = module.ops.aten.native_group_norm(x, scale, None, *sizes, EPSILON)
+        return module.ops.aten.native_group_norm_backward(dy, x, mean, inverse, scale, *sizes, [True, True, True])
+
     def batch_norm_grad(dy: Any, x: Any, scale: Any, *statistics: Any) -> Any:
         """Of what forward kept."""
         mean, inverse = (one.flatten().float() for one in statistics)
@@ -136,6 +142,7 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
         "SoftmaxCrossEntropyGrad": scores_grad,
         "AttentionGrad": attention_grad,
         "EmbeddingGrad": embedding_grad,
+        "GroupNormalizationGrad": group_norm_grad,
         regions.OF_BATCH: lambda x, s, b: nn.batch_norm(x, None, None, s.flatten(), b.flatten(), True, 0.1, EPSILON),
         regions.BATCH_GRADIENTS: batch_norm_grad,
         "EmbedLayerNormalization": embed,

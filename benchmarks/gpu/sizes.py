@@ -110,6 +110,7 @@ def timed() -> Iterator[Timed]:
     yield losses(half, 8192, 32000, scores=True)
     yield attention_gradients(half, (4, 16, 2048, 64))
     yield embedding_gradient(half, 768, 50304)
+    yield group_gradient(half, (8, 320, 64, 64), 32)
     yield batch_norm(regions.OF_BATCH, half, (32, 256, 56, 56), 1, 2)
     yield batch_norm(regions.BATCH_GRADIENTS, half, (32, 256, 56, 56), 2, 3)
     yield Timed("PRelu", half, (Operand((16384, 4096), batched=True), Operand((4096,))))
@@ -200,6 +201,13 @@ def embedding_gradient(dtype: str, width: int, words: int) -> Timed:
     """The gradient of a table of words, of 128 rows of 512 each."""
     ids = Operand((128, 512), "positions", True, words)
     return Timed("EmbeddingGrad", dtype, (Operand((*ids.shape, width), batched=True), ids), {"num_embeddings": words})
+
+
+def group_gradient(dtype: str, shape: tuple[int, ...], groups: int) -> Timed:
+    """The gradients of group normalization: of the images, of scale and shift."""
+    operands = (Operand(shape, batched=True), Operand(shape, batched=True), Operand(shape[1:2]))
+    outputs = (True, False, False)
+    return Timed("GroupNormalizationGrad", dtype, operands, {"num_groups": groups}, outputs)
 
 
 def batch_norm(op: str, dtype: str, shape: tuple[int, ...], images: int, each: int) -> Timed:

@@ -173,7 +173,7 @@ def fuse(
             last = (lambda model: replace(fused, model=model, sites=[])) if source.limit is not None else more
             return regional(first, source.naming, fused, banned, last, why)
 
-        whole = recomputing(first, done, source.limit, source.naming, regions if wanted else None)
+        whole = recomputing(first, done, source.limit, source.naming, banned, regions if wanted else None)
         return whole, all(again)
 
     few = by_blocks(source, banned, with_regions) if source.limit is None else None

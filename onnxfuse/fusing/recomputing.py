@@ -15,7 +15,7 @@ from onnxfuse.regions.write import standing
 from onnxfuse.training.recompute import Limit, Recomputed, beside, within
 from onnxfuse.training.step import Step
 
-from .fused import Fused
+from .fused import EVERY, Banned, Fused
 from .naming import Naming, named
 
 TRIES = 4
@@ -23,13 +23,19 @@ TRIES = 4
 
 
 def recomputing(
-    first: Lifted, done: Fused, limit: Limit | None, naming: Naming, regional: Callable[[Fused], Fused] | None
+    first: Lifted,
+    done: Fused,
+    limit: Limit | None,
+    naming: Naming,
+    banned: Banned,
+    regional: Callable[[Fused], Fused] | None,
 ) -> Fused:
-    """A fused model, with regions where there are any (`regional`), and what backward computes again in it."""
+    """A fused model, with regions where there are any (`regional`) that are not `banned`, and what backward computes
+    again in it."""
     if not Step.possible(done.model) or Step.of(first.views[0]) is None:
         return regional(done) if regional is not None else done
     lifted = done.lifted or first.again(done.model)
-    free = _free(lifted) if regional is not None else None
+    free = _free(lifted, banned) if regional is not None else None
     done = _with(done, free)
     if limit is not None:
         asked = within(lifted if free is None else lifted.again(free.model), limit)
@@ -38,15 +44,17 @@ def recomputing(
     return regional(done) if regional is not None else done
 
 
-def _free(lifted: Lifted) -> Recomputed | None:
+def _free(lifted: Lifted, banned: Banned) -> Recomputed | None:
     """What costs no launch: all copies are part of regions."""
-    banned = set[str]()
+    if any(rule == EVERY and scope == lifted.views[0].graph.path for scope, rule, _ in banned):
+        return None
+    stay = set[str]()
     for _ in range(TRIES):
-        made = beside(lifted, banned)
-        alone = standing(lifted.again(made.model), made.nodes) if made is not None else set()
+        made = beside(lifted, stay)
+        alone = standing(lifted.again(made.model), made.nodes, banned) if made is not None else set()
         if made is None or not alone:
             return made
-        banned |= {made.nodes[name] for name in alone}
+        stay |= {made.nodes[name] for name in alone}
     return None
 
 

@@ -29,6 +29,7 @@ WRITTEN = {
     "rows.embedding_grad": "EmbeddingGrad",
     "rows.embed_norm": "EmbedLayerNormalization EmbedSimplifiedLayerNormalization",
     "rows.group_norm": "GroupNormalization InstanceNormalization",
+    "rows.group_norm_grad": "GroupNormalizationGrad",
     "rows.norm": "LayerNormalization RMSNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization",
     "rows.softmax": "LogSoftmax SafeSoftmax Softmax",
 }

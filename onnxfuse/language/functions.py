@@ -122,7 +122,13 @@ def named(use: Use, body: FunctionProto, catalogue: Catalogue) -> str:
 
 
 def function(
-    use: Use, catalogue: Catalogue, opset: int, call: Call | None = None, *, generic: bool = False
+    use: Use,
+    catalogue: Catalogue,
+    opset: int,
+    call: Call | None = None,
+    *,
+    generic: bool = False,
+    standard: bool = True,
 ) -> FunctionProto:
     """The function for one use of a fused op, under the name of its family: its inputs and outputs are those that the
     use has, and are called what the op's definition calls them.
@@ -130,7 +136,8 @@ def function(
     With `call`, a body around a product that is left to the runtime calls other fused ops.  A `generic` body computes
     in the element type of its inputs, so that a model that is converted to half precision stays valid: before opset 15,
     which has no CastLike, it takes its numbers as further inputs (`graph.NUMBER`).  In half precision, where most
-    bodies compute in float32, it is of `use.dtype`.
+    bodies compute in float32, it is of `use.dtype`.  Unless it may be `standard`, it is the equations even where the
+    opset has the op itself.
     """
     definition = catalogue.definitions[use.op]
     names = [p.name for p in definition.tensors][: len(use.inputs)]
@@ -139,7 +146,7 @@ def function(
         Ref(name, shape, boolean) if given else None
         for name, given, shape, boolean in zip(names, use.inputs, shapes, booleans, strict=True)
     ]
-    body = _as_standard(use, definition, args, catalogue, opset)
+    body = _as_standard(use, definition, args, catalogue, opset) if standard else None
     if body is None:
         body = _as_equations(use, definition, args, catalogue, opset, call, generic)
     made = FunctionProto(domain=DOMAIN, name=use.op, doc_string=definition.doc)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from onnx import NodeProto
 
 from onnxfuse.model.dims import Dim, Sym, product
-from onnxfuse.model.graph import family
+from onnxfuse.model.graph import LAUNCHES_KEY, REGION, family
 from onnxfuse.model.op_traits import FREE, SECOND_LAUNCH, SUMMED_BIAS
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.term import REAL, Term, is_number
@@ -37,6 +37,8 @@ def launches_of(node: NodeProto) -> int:
     A sum over the batches or heads that share a bias may be made in parts, which another launch adds up: how
     many blocks a card runs at a time decides it, and it is counted."""
     op = family(node.op_type)
+    if op == REGION:
+        return next((int(entry.value) for entry in node.metadata_props if entry.key == LAUNCHES_KEY), 1)
     more = op in SECOND_LAUNCH and any(node.output[1:3])
     bias = op in SUMMED_BIAS and any(node.output[3:4])
     summed = any(a.name == "bias_axes" and a.ints for a in node.attribute)

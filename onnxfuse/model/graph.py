@@ -33,6 +33,8 @@ REGION = "Region"
 """The family of fused nodes that no rule names: what each computes, its function alone says."""
 RULE_KEY = "onnxfuse.rule"
 """Metadata of a fused node, also of one that became an op of another domain: the rule that made it."""
+LAUNCHES_KEY = "onnxfuse.launches"
+"""Metadata of a region that takes more than one launch: how many."""
 
 
 def opset_of(proto: ModelProto | FunctionProto, domain: str = "") -> int:

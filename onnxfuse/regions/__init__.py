@@ -11,7 +11,8 @@ legality     convex: no way from the region out and back in, which would wait fo
              of elements, proved for every size: one loop computes them; where rows are reduced, that of the rows or
              that of their results.  All reductions of a region are of the rows of one matrix: softmax, normalizations,
              sums, means, maxima and minima over the same axes; what is behind one needs the thread's own element or the
-             row's own result alone.  Behind one product of matrices, which lie in memory as they are multiplied, what
+             row's own result alone.  What takes a second launch by itself, for sums over all rows, may take it as part
+             of a region.  Behind one product of matrices, which lie in memory as they are multiplied, what
              needs the thread's own element of it alone, of further tensors too, and one reduction of its rows.  What is
              transcendental is not computed again for each of four or more elements that it is broadcast to.  The
              generator takes the body, and gives results of the types that the graph has (what it refuses stays as it

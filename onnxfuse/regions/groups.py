@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 
+from onnxfuse.matching.cost import launches_of
 from onnxfuse.model.dims import Dim
 
 from .order import Order
@@ -112,6 +113,11 @@ class Group:
     def nodes(self) -> int:
         """Most nodes of its body."""
         return sum(launch.nodes for launch in self.launches)
+
+    @cached_property
+    def most(self) -> int:
+        """Most launches that it may take: two where a node has sums over all rows, as gradients of a scale are."""
+        return max(launches_of(launch.node) for launch in self.launches)
 
     @property
     def first(self) -> int:

@@ -64,7 +64,8 @@ def _refused(groups: Groups, a: Group, b: Group) -> str:
     if a.nodes + b.nodes <= NODES and _placed(a, b):
         return ""
     whole = a.joined(b)
-    return refusal(groups.scope, body(groups.scope, whole.indices, groups.written(whole, (a.number, b.number))))
+    written = body(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)))
+    return refusal(groups.scope, written, most=whole.most)
 
 
 def _placed(a: Group, b: Group) -> bool:

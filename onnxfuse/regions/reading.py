@@ -10,6 +10,7 @@ from onnx import FunctionProto, NodeProto, TensorProto
 from onnxfuse.kernels.rows.fused import NORMS, PLACED, ROWS, SOFTMAXES
 from onnxfuse.language.functions import CAST_LIKE
 from onnxfuse.lifting.view import View
+from onnxfuse.matching.cost import launches_of
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.op_traits import COERCED, FREE, MATRIX_PRODUCTS, RANDOM, RESHAPES, SHAPE_QUERIES
@@ -40,7 +41,8 @@ def read(view: View, told: View, functions: Mapping[str, FunctionProto], product
         reason, written = _fixed(scope, index, node), None
         if not reason:
             written = body(scope, [index])
-            reason = refusal(scope, asked(scope, written, [name for name in node.output if name]))
+            made = asked(scope, written, [name for name in node.output if name])
+            reason = refusal(scope, made, most=launches_of(node))
         if not products and _kind([step.op_type for step in steps]) == "product":
             reason = reason or "it is a product, which is to be found by itself"
         scope.launches.append(_launch(scope, index, node, reason, steps, None if reason else written))

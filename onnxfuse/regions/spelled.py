@@ -151,9 +151,9 @@ def asked(scope: Scope, written: Body, outputs: Sequence[str]) -> Body:
     return Body(nodes, (*written.inputs, *given), tuple(outputs))
 
 
-def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = False) -> str:
-    """Why no kernel computes a body; empty if one does.  A `whole` region is asked what its loops are; of one that is
-    known to be `placed`, everything lies where it is wanted at all sizes."""
+def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = False, most: int = 1) -> str:
+    """Why no kernel computes a body in so many launches at the `most`; empty if one does.  A `whole` region is asked
+    what its loops are; of one that is known to be `placed`, everything lies where it is wanted at all sizes."""
     for node in written.nodes:
         if node.domain not in STANDARD or node.op_type not in TAKEN:
             return f"{node.op_type} neither computes elements nor moves them, nor reduces rows"
@@ -172,7 +172,7 @@ def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = 
     made = tuple(scope.kind(name) for name in written.outputs)
     for symbols in measure.TRIED:
         sizes = tuple(measure.tried(shape, measure.Same(symbols)) for shape in shapes)
-        reasons.append(_tried(text, tuple(kinds), sizes, made, whole)[0])
+        reasons.append(_tried(text, tuple(kinds), sizes, made, whole, most)[0])
         if not reasons[-1]:
             break
     else:
@@ -181,7 +181,7 @@ def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = 
         return ""
     # Sizes that are equal by chance hide that rows do not lie where they are wanted, which is found before any code.
     unlike = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
-    reason, misplaced = _tried(text, tuple(kinds), unlike, made, False)
+    reason, misplaced = _tried(text, tuple(kinds), unlike, made, False, most)
     return reason if misplaced else ""
 
 
@@ -192,6 +192,7 @@ def _tried(
     shapes: tuple[tuple[int, ...] | None, ...],
     made: tuple[str, ...],
     whole: bool,
+    most: int,
 ) -> tuple[str, bool]:
     """Why the generator refuses a body at these sizes, and whether that is for where rows lie; `kinds` are the element
     types of what it reads, `made` those of what it has to give."""
@@ -202,7 +203,7 @@ def _tried(
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
         results, launches = _planned(nodes, given, list(function.output), whole)
-        if launches > 1:
+        if launches > most:
             return "it is more than one loop", False
     except KernelError as error:
         return str(error), isinstance(error, PlaceError)

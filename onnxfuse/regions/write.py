@@ -14,7 +14,7 @@ from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.model import protobuf, toposort
-from onnxfuse.model.graph import DOMAIN, REGION, RULE_KEY, Names, family_of, read_by
+from onnxfuse.model.graph import DOMAIN, LAUNCHES_KEY, REGION, RULE_KEY, Names, family_of, read_by
 from onnxfuse.model.op_traits import FREE
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.reporting.records import NearMiss
@@ -98,14 +98,19 @@ def regions(lifted: Lifted, asked: Asked) -> Regions:
     return Regions(model, sites, near)
 
 
-def standing(lifted: Lifted, nodes: Collection[str]) -> set[str]:
-    """Those of some nodes of the main graph, by name, that would be a launch of their own or of several of these."""
+def standing(lifted: Lifted, nodes: Collection[str], banned: Bans = ()) -> set[str]:
+    """Those of some nodes of the main graph, by name, that would be a launch of their own or of several of these, or of
+    a region that is `banned`."""
     plain = expand(lifted.model)
     told = lifted if plain is lifted.model else lifted.again(plain)
     known = {f.name: f for f in lifted.model.functions if f.domain == DOMAIN}
     groups = partition(read(lifted.views[0], told.views[0], known))
-    named = [{launch.node.name for launch in group.launches} for group in groups]
-    return {name for names in named if names.issubset(nodes) for name in names}
+    path, found = lifted.views[0].graph.path, set[str]()
+    for group in groups:
+        own = {launch.node.name for launch in group.launches}
+        if own.issubset(nodes) or any((path, _words(group), name) in banned for name in groups.written(group)):
+            found |= own.intersection(nodes)
+    return found
 
 
 class _Scoped:
@@ -137,14 +142,12 @@ class _Scoped:
         outputs = groups.written(group)
         if len(group.launches) < 2 or not outputs:
             return None
-        several = sum(launch.kind == "product" for launch in group.launches) > 1
-        ops = [op for launch in group.launches for op in _said(launch)]
-        said = together(group, ops) if several else words(ops)
+        said = _words(group)
         if any((self.graph.path, said, name) in self.asked.banned for name in outputs):
             return None
         indices = [launch.index for launch in group.launches]
         written = body(self.scope, indices, outputs)
-        reason = refusal(self.scope, written, whole=True, placed=placed(group))
+        reason = refusal(self.scope, written, whole=True, placed=placed(group), most=group.most)
         if reason:
             self.near.append(self._miss(group, f"{said}: {reason}", len(indices) - 1))
             return None
@@ -156,6 +159,8 @@ class _Scoped:
             written, kinds = replace(written, inputs=(*written.inputs, self.real)), [*kinds, "float32"]
         function = self._function(content(written, self.graph.opset, kinds))
         node = NodeProto(op_type=function.name, domain=DOMAIN, name=self.names.unique(f"onnxfuse/{REGION}"))
+        if group.most > 1:
+            node.metadata_props.add(key=LAUNCHES_KEY, value=str(group.most))
         node.input.extend(written.inputs)
         node.output.extend(outputs)
         terms = [self.scope.term(name) for launch in group.launches for name in launch.makes]
@@ -264,7 +269,7 @@ class _Scoped:
         told = self._named([launch.node for launch in region.group.launches]) or self._around(region.node)
         trace = stack_traces.common(told)
         inherit(node, replaced, trace)
-        values = {each.output[0]: each.op_type in FREE for each in replaced}
+        values = {next(filter(None, each.output)): each.op_type in FREE for each in replaced}
         terms = {value: self._computed(value, view=view) for value, view in values.items()}
         return FusedNode(
             (region.match,),
@@ -308,6 +313,13 @@ class _Scoped:
         scope = f"{self.graph.path}{self.modules.of(told)}"
         code = stack_traces.place(stack_traces.frames(node))
         return NearMiss(REGION, "", scope, node.name or node.output[0], reason, saved, code)
+
+
+def _words(group: Group) -> str:
+    """What reports call a region."""
+    ops = [op for launch in group.launches for op in _said(launch)]
+    several = sum(launch.kind == "product" for launch in group.launches) > 1
+    return together(group, ops) if several else words(ops)
 
 
 def _said(launch: Launch) -> Sequence[str]:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from onnxfuse.model.graph import DOMAIN, RULE_KEY, Graph, Names, roots
+from onnxfuse.model.graph import DOMAIN, LAUNCHES_KEY, RULE_KEY, Graph, Names, roots
 
 from .provenance import REPLACED_KEY, VERSION_KEY
 
-OWN = (REPLACED_KEY, RULE_KEY, VERSION_KEY)
+OWN = (REPLACED_KEY, RULE_KEY, VERSION_KEY, LAUNCHES_KEY)
 """Metadata of a fused node that is not that of what it stands for."""
 
 

@@ -3,8 +3,9 @@
 chosen      within a limit: the values that free most bytes for each operation first, until what is left fits (greedy,
             as Chen et al., arXiv:1604.06174, choose among checkpoints; a value that stays is one)
             without a limit: what one loop over elements makes of kept values, where backward has a loop over as many
-            elements that reads one of these, or the value itself, so that both are one launch and the value is written
-            on the way; a batch normalization whose statistics are kept is such a loop (`restated`)
+            elements, or over rows of as many, that reads one of these, or the value itself, so that both are one launch
+            and the value is written on the way; a normalization whose statistics are kept is such a loop (`restated`),
+            and one that reduces rows by itself is where backward reduces rows of what it normalizes
 guarantees  the same numbers: no node is computed again that draws numbers or has effects; what forward computes stays
             as it is; the same model gives the same bytes
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -27,9 +29,8 @@ from onnxfuse.model.op_traits import ELEMENTWISE
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.rewriting.provenance import REPLACED_KEY
 
-from .cones import Cones
+from .cones import Cone, Cones
 from .kept import bytes_of, is_activation, root_of
-from .restated import restated, restates
 from .step import Step, ancestry
 
 SUFFIX = "_again"
@@ -86,13 +87,14 @@ def beside(lifted: Lifted, banned: Collection[str] = ()) -> Recomputed | None:
         return None
     view = cones.view
     loops = {index for index, node in enumerate(view.graph.nodes) if _elementwise(view, node)}
-    late = sorted(loops - cones.step.forward)
-    behind = ancestry(view.graph)
-    alone = loops | {index for index in cones.step.forward if restates(view, view.graph.nodes[index], cones.saved)}
-    statistics = {name for index in alone - loops for name in view.graph.nodes[index].output[1:]}
-    for name in [name for name in cones.saved if name not in statistics.union(banned)]:
+    rows = {index for index, node in enumerate(view.graph.nodes) if _of_rows(view, node)}
+    behind, stay = ancestry(view.graph), set(banned)
+    for index in rows & cones.step.forward:
+        stay.update(view.graph.nodes[index].output[1:])  # what a normalization gives besides, and is restated by
+    for name in [name for name in cones.saved if name not in stay]:
         cone = cones.of(name)
-        if cone is not None and alone.issuperset(cone) and _has_host(cones, name, cone, late, behind):
+        late = loops | rows if cone is not None and not rows.isdisjoint(cone) else loops
+        if cone is not None and late.issuperset(cone) and _has_host(cones, name, cone, late, behind):
             cones.drop(name, cone)
     return _written(lifted, cones)
 
@@ -109,25 +111,32 @@ def by_known_statistics(node: NodeProto) -> bool:
 
 
 def _elementwise(view: View, node: NodeProto) -> bool:
-    """Is a node one loop over elements, all of which it gives at their own place?"""
+    """Is a node one loop over elements, each of which it gives once?"""
     if node.domain != DOMAIN:
-        own = node.op_type in ELEMENTWISE or by_known_statistics(node)
+        own = node.op_type in (*ELEMENTWISE, "Transpose") or by_known_statistics(node)
     else:
         rule = view.catalogue.definitions.get(family_of(node)) if view.catalogue is not None else None
         own = rule is not None and rule.cost == "pointwise"
     return own and is_activation(view, node.output[0])
 
 
-def _has_host(cones: Cones, value: str, cone: Sequence[int], late: Sequence[int], behind: Sequence[int]) -> bool:
+def _of_rows(view: View, node: NodeProto) -> bool:
+    """Does a node reduce rows, or a gradient of that?"""
+    rule = view.catalogue.definitions.get(family_of(node)) if view.catalogue is not None else None
+    own = node.domain == DOMAIN or node.domain in STANDARD
+    return own and rule is not None and rule.cost == "row_reduction"
+
+
+def _has_host(cones: Cones, value: str, cone: Cone, late: AbstractSet[int], behind: Sequence[int]) -> bool:
     """Has backward a launch that can make a value beside its own results: over as many elements, reading the value or
     something that it is made of, and waiting for nothing else that reads the value?  `behind` are the nodes that each
     waits for."""
     view, readers = cones.view, sum(1 << index for index in cones.saved[value].readers)
-    size, sources = _elements(view, value), cones.sources(value, cone) | {value}
-    for index in late:
+    size, sources = _elements(view, value), cones.sources(cone) | {value}
+    for index in sorted(late - cones.step.forward):
         node = view.graph.nodes[index]
         reads = {root_of(view, name) for name in node.input}
-        as_many = size is not None and _elements(view, node.output[0]) == size
+        as_many = size is not None and any(_elements(view, name) == size for name in (*node.output, *reads) if name)
         if as_many and not reads.isdisjoint(sources - {""}) and not behind[index] & readers & ~(1 << index):
             return True
     return False
@@ -163,8 +172,9 @@ def _written(lifted: Lifted, cones: Cones) -> Recomputed | None:
             return name
         if name not in renamed:
             source = graph.nodes[graph.producer[name]]
-            if name == source.output[0] and restates(cones.view, source, cones.saved):
-                made, renamed[name] = restated(cones.view, source, [again(each) for each in source.input], names.unique)
+            left = cones.again.get(graph.producer[name]) if name == source.output[0] else None
+            if left is not None:
+                made, renamed[name] = left.nodes(source.name or name, again, names.unique)
                 added.update((node.name, root) for node in made)
                 order.extend(made)
                 return renamed[name]

@@ -68,3 +68,10 @@ def test_what_a_gradient_gives_besides_takes_launches_of_its_own(
     if axes:
         node.attribute.append(helper.make_attribute("bias_axes", axes))
     assert launches_of(node) == count
+
+
+def test_a_region_says_how_many_launches_it_takes() -> None:
+    node = helper.make_node("Region_Add_1a", ["x"], ["y"], domain="onnxfuse")
+    assert launches_of(node) == 1
+    node.metadata_props.add(key="onnxfuse.launches", value="2")
+    assert launches_of(node) == 2

@@ -156,7 +156,7 @@ def test_kernels_are_planned_only_where_places_may_differ(
     nodes: str, planned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = Groups(scope(f"g (float[8,8] x, float[8] w, float[8,8] z) => (float[8,8] y) {{ {nodes} }}"))
-    monkeypatch.setattr(legality, "refusal", lambda *given: "asked")
+    monkeypatch.setattr(legality, "refusal", lambda *given, **more: "asked")
     first, last = groups
     assert legality.obstacle(groups, first, last) == ("asked" if planned else "")
 
@@ -164,5 +164,5 @@ def test_kernels_are_planned_only_where_places_may_differ(
 def test_what_may_have_too_many_nodes_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = groups = Groups(scope("g (float[8,8] x) => (float[8,8] y) { a = Softmax(x) y = Exp(a) }"))
     monkeypatch.setattr(legality, "NODES", 1)
-    monkeypatch.setattr(legality, "refusal", lambda *given: "too many")
+    monkeypatch.setattr(legality, "refusal", lambda *given, **more: "too many")
     assert legality.obstacle(groups, first, last) == "too many"

@@ -139,3 +139,4 @@ def test_which_nodes_are_part_of_nothing_that_is_launched_anyway() -> None:
     assert standing(found, ["n0"]) == set()
     assert standing(found, ["n0", "n2"]) == {"n2"}
     assert standing(found, ["n0", "n1"]) == {"n0", "n1"}, "a launch of nothing else"
+    assert standing(found, ["n0"], [("", "Neg Exp", "b")]) == {"n0"}, "the region that has it must not be made"

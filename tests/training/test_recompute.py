@@ -87,7 +87,22 @@ def test_not_where_that_loop_waits_for_what_reads_it() -> None:
     text = STEP.replace("c = Cos(h)", "m = ReduceSum<keepdims = 0>(dv) hm = Mul(h, m) c = Cos(hm)").replace(
         "dh = Mul(da, c)", "dh = Add(da, c)"
     )
+    text = text.replace("at = Transpose(a) dv = MatMul(at, dy)", "dv = Gemm<transA = 1>(a, dy)")
     assert beside(lifted(text)) is None
+
+
+def test_what_is_turned_is_a_loop() -> None:
+    """Both of forward and of backward: the sine is computed where its places are exchanged."""
+    text = STEP.replace("c = Cos(h)", "c = Identity(da)").replace(
+        "dw = MatMul(xt, dh)", "f = Add(h, dh) dw = MatMul(xt, f)"
+    )
+    made = beside(lifted(text))
+    assert made is not None
+    assert made.values == ("a",)
+    text = text.replace("a = Sin(h) y = MatMul(a, v)", "b = Sin(h) a = Transpose(b) y = Gemm<transA = 1>(a, v)")
+    made = beside(lifted(text.replace("at = Transpose(a) dv = MatMul(at, dy)", "dv = MatMul(a, dy)")))
+    assert made is not None
+    assert made.values == ("a",)
 
 
 def test_other_models_are_left_alone() -> None:

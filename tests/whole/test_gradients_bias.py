@@ -99,3 +99,34 @@ def test_windows_are_counted_by_more_axes_than_their_values() -> None:
      cols = Reshape(tr, flat) table = Sin(cols) dq = MatMul(dz, k)
     }"""
     assert ops(text).count("AttentionGrad") == 1, "what is made of dBias waits for the node that dQ is of"
+
+
+def cosine(shape: str = "3,1,1") -> str:
+    """Attention whose scores have a factor that is learned, of each head (Swin Transformer V2), and its gradient."""
+    return (
+        ATTENTION.replace("float[2,8,12] v0)", f"float[2,8,12] v0, float[{shape}] c)")
+        .replace("float[2,8,12] dv)", "float[2,8,12] dv, float[1,3,1,1] dc)")
+        .replace("float c = {0.5}, ", "int64[3] others = {0, 2, 3}, ")
+        .replace("ds = Mul(dz, c)", "ds = Mul(dz, c) raw = Mul(dz, qk) dc = ReduceSum<keepdims = 1>(raw, others)")
+    )
+
+
+def test_a_factor_of_each_head_has_its_gradient_without_scores() -> None:
+    found = ops(cosine())
+    assert (found.count("Attention"), found.count("AttentionGrad")) == (1, 1)
+    assert {"MatMul", "Softmax", "SoftmaxGrad"}.isdisjoint(found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("raw = Mul(dz, qk)", "raw = Mul(dz, s)"),
+        ("raw = Mul(dz, qk)", "raw = Mul(w, qk)"),
+        ("ds = Mul(dz, c)", "ds = Mul(w, c)"),
+        ("float[3,1,1] c)", "float[8,1] c)"),
+        ("float[3,1,1] c)", "float[1,8] c)"),
+    ],
+)
+def test_what_is_nearly_a_factor_has_its_own_numbers(old: str, new: str) -> None:
+    assert old in cosine()
+    ops(cosine().replace(old, new))

@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto
 from onnxfuse.fusing.fused import SIMPLIFY, Fused
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
-from onnxfuse.model.graph import RULE_KEY
+from onnxfuse.model.graph import LAUNCHES_KEY, RULE_KEY
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished
@@ -94,7 +94,7 @@ class Telling:
             key, value = entry.key, entry.value
             if key == REPLACED_KEY:
                 value = " ".join(called(after) for _, after in pairs)
-            elif key not in (RULE_KEY, VERSION_KEY):
+            elif key not in (RULE_KEY, VERSION_KEY, LAUNCHES_KEY):
                 value = _noted(key, value, pairs)
             result.append((key, value))
         return result

@@ -17,6 +17,7 @@ from .cross_entropy_grad import cross_entropy_grad_source
 from .embed_norm import EmbedLayerNormalization
 from .embedding_grad import embedding_grad_source
 from .group_norm import GroupNormalization
+from .group_norm_grad import group_norm_grad_source
 from .norm import LayerNormalization, RMSNormalization, SkipLayerNormalization
 from .region import kernel as region
 from .softmax import LogSoftmax, SafeSoftmax, Softmax
@@ -135,6 +136,8 @@ def samples() -> Iterable[tuple[str, Source]]:
         yield f"SoftmaxCrossEntropyLossGrad {dtype} odd", cross_entropy_grad_source(dtype.name, 1)
         yield f"SoftmaxCrossEntropyGrad {dtype}", cross_entropy_grad_source(dtype.name, vector, True)
         yield f"SoftmaxCrossEntropyGrad {dtype} odd", cross_entropy_grad_source(dtype.name, 1, True)
+        yield f"GroupNormalizationGrad {dtype}", group_norm_grad_source(dtype.name, vector)
+        yield f"GroupNormalizationGrad {dtype} odd", group_norm_grad_source(dtype.name, 1)
         yield f"EmbeddingGrad {dtype}", embedding_grad_source(dtype.name, vector, 256)
         yield f"EmbeddingGrad {dtype} narrow", embedding_grad_source(dtype.name, vector, 8)
         yield f"LogSoftmax {dtype} 1000", launched(LogSoftmax({}), dtype, [(ROWS, 1000)])
