@@ -152,7 +152,10 @@ def asked(scope: Scope, written: Body, outputs: Sequence[str]) -> Body:
 
 def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = False) -> str:
     """Why no kernel computes a body; empty if one does.  A `whole` region is asked what its loops are; of one that is
-    known to be `placed`, everything lies where it is wanted at all sizes."""
+    known to be `placed`, everything lies where it is wanted at all sizes.
+
+    One plan tells, of the first sizes that fit one another.  They are unlike where rows have to lie where they are
+    wanted: those that are equal by chance would hide that they do not."""
     for node in written.nodes:
         if node.domain not in STANDARD or node.op_type not in TAKEN:
             return f"{node.op_type} neither computes elements nor moves them, nor reduces rows"
@@ -167,21 +170,15 @@ def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = 
     kinds = [scope.kind(name) for name in written.inputs]
     text = _nameless(written, 0, kinds).SerializeToString(deterministic=True)
     shapes = [scope.term(name).shape or () for name in written.inputs]
-    reasons: list[str] = []
     made = tuple(scope.kind(name) for name in written.outputs)
-    for symbols in measure.TRIED:
-        sizes = tuple(measure.tried(shape, measure.Same(symbols)) for shape in shapes)
-        reasons.append(_tried(text, tuple(kinds), sizes, made, whole)[0])
-        if not reasons[-1]:
+    rows = not placed and any(node.op_type in MATRICES for node in written.nodes)
+    reason = ""
+    for symbols in (measure.UNLIKE, *measure.ALIKE) if rows else measure.ALIKE:
+        sizes = tuple(measure.tried(shape, symbols) for shape in shapes)
+        reason, misplaced = _tried(text, tuple(kinds), sizes, made, whole)
+        if not reason or misplaced:
             break
-    else:
-        return reasons[0]
-    if placed or not any(node.op_type in MATRICES for node in written.nodes):
-        return ""
-    # Sizes that are equal by chance hide that rows do not lie where they are wanted, which is found before any code.
-    unlike = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
-    reason, misplaced = _tried(text, tuple(kinds), unlike, made, False)
-    return reason if misplaced else ""
+    return reason
 
 
 @lru_cache(maxsize=1 << 14)
