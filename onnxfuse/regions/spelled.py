@@ -25,7 +25,6 @@ from onnxfuse.kernels.pointwise.loops import traced
 from onnxfuse.kernels.pointwise.parts import apart
 from onnxfuse.kernels.rows.fused import ROWS
 from onnxfuse.kernels.rows.places import PlaceError
-from onnxfuse.kernels.rows.region import planned
 from onnxfuse.kernels.rows.settled import settled
 from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
@@ -214,13 +213,10 @@ def _planned(
     nodes: Sequence[NodeProto], given: Mapping[str, TensorType], outputs: Sequence[str], whole: bool
 ) -> tuple[list[np.dtype[Any]], int]:
     """The element types of the outputs of a body, and its launches.  Raises KernelError."""
-    if any(node.op_type in MATRICES for node in nodes):
-        types, count = planned_types(nodes, given, outputs)
-        return [result.dtype for result in types], count
-    if not whole:
+    if not whole and not any(node.op_type in MATRICES for node in nodes):
         return [value.dtype for value in traced(nodes, given, outputs).values()], 1
-    types, loops = planned(nodes, given, outputs)
-    return [result.dtype for result in types], sum(loop.launches for loop in loops)
+    types, count = planned_types(nodes, given, outputs)
+    return [result.dtype for result in types], count
 
 
 def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:
