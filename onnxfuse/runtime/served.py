@@ -182,11 +182,11 @@ def arguments(signature: Signature, body: FunctionProto | None) -> tuple[Numbers
     inputs, outputs = [p.name for p in signature.inputs], [p.name for p in signature.outputs]
     if body is None:
         return tuple(range(len(inputs))), tuple(range(len(outputs)))
-    given = [name for name in body.input if number_of(name) is None]
+    given = {name for name in body.input if number_of(name) is None}
     if surplus := sorted({*given, *body.output} - {*inputs, *outputs}):
         raise KernelError(f"the kernel of {signature.op} knows no {surplus[0]}")
-    positions = (inputs.index(name) if name in given else None for name in body.input)
-    return tuple(positions), tuple(outputs.index(name) for name in body.output)
+    taken, made = ({name: at for at, name in enumerate(names)} for names in (inputs, outputs))
+    return tuple(taken[name] if name in given else None for name in body.input), tuple(made[n] for n in body.output)
 
 
 def _element_type(
