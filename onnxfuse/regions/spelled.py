@@ -42,6 +42,8 @@ TAKEN = SERVED | MATRICES
 """Ops that a body may have."""
 WORDS = 4
 """Most ops in the name of a function."""
+KEPT = 1 << 12
+"""Launches that are written out at a time: each is part of several bodies that are tried."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,12 @@ class Body:
 def standard(scope: Scope, index: int) -> list[NodeProto]:
     """A node in ops of the standard: the body of one of our functions, else the node itself.  Its inner values have
     names that no value of a scope has, until `content` gives them others."""
-    return list(_flat(scope, scope.view.graph.nodes[index], f"\0{index}"))
+    found = scope.steps.get(index)
+    if found is None:
+        if len(scope.steps) >= KEPT:
+            scope.steps.clear()
+        found = scope.steps[index] = list(_flat(scope, scope.view.graph.nodes[index], f"\0{index}"))
+    return found
 
 
 def _flat(scope: Scope, node: NodeProto, at: str) -> Iterator[NodeProto]:
@@ -170,11 +177,11 @@ def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = 
     text = _nameless(written, 0, kinds).SerializeToString(deterministic=True)
     shapes = [scope.term(name).shape or () for name in written.inputs]
     made = tuple(scope.kind(name) for name in written.outputs)
-    rows = not placed and any(node.op_type in MATRICES for node in written.nodes)
+    matrix = any(node.op_type in MATRICES for node in written.nodes)
     reason = ""
-    for symbols in (measure.UNLIKE, *measure.ALIKE) if rows else measure.ALIKE:
+    for symbols in (measure.UNLIKE, *measure.ALIKE) if matrix and not placed else measure.ALIKE:
         sizes = tuple(measure.tried(shape, symbols) for shape in shapes)
-        reason, misplaced = _tried(text, tuple(kinds), sizes, made, whole)
+        reason, misplaced = _tried(text, tuple(kinds), sizes, made, whole or matrix)
         if not reason or misplaced:
             break
     return reason
@@ -189,7 +196,8 @@ def _tried(
     whole: bool,
 ) -> tuple[str, bool]:
     """Why the generator refuses a body at these sizes, and whether that is for where rows lie; `kinds` are the element
-    types of what it reads, `made` those of what it has to give."""
+    types of what it reads, `made` those of what it has to give.  It is the same for a part of a region that has a
+    matrix as for the `whole`."""
     function = settled(FunctionProto.FromString(text), kinds)
     if None in shapes:
         return "a size is a function of nothing known", False
@@ -213,7 +221,7 @@ def _planned(
     nodes: Sequence[NodeProto], given: Mapping[str, TensorType], outputs: Sequence[str], whole: bool
 ) -> tuple[list[np.dtype[Any]], int]:
     """The element types of the outputs of a body, and its launches.  Raises KernelError."""
-    if not whole and not any(node.op_type in MATRICES for node in nodes):
+    if not whole:
         return [value.dtype for value in traced(nodes, given, outputs).values()], 1
     types, count = planned_types(nodes, given, outputs)
     return [result.dtype for result in types], count
