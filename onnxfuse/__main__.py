@@ -18,9 +18,11 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 def main() -> int:
     """The command line, in a process whose crash is told."""
+    from onnxfuse.cli.late_methods import compile_late
     from onnxfuse.cli.postponed import postpone
 
     postpone()
+    compile_late()
     from onnxfuse.cli.main import guarded_main
 
     return guarded_main()

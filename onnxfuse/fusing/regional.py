@@ -16,7 +16,7 @@ from onnxfuse.rewriting.provenance import FusedNode
 
 from .fused import EVERY, Banned, Fused
 from .naming import Naming, named
-from .settle import joined, names_of, state
+from .settle import State, joined, names_of
 
 ROUNDS = 4
 """A region hides what laws would have used; no model is known that needs more than two."""
@@ -42,7 +42,7 @@ def regional(
             break
         done.lifted = None  # whoever began this still has the model without regions, which nobody reads any more
         done, after = made, passes(made.model)
-        if state(after.model) == state(done.model):
+        if State(after.model) == State(done.model):
             done.lifted = after.lifted
             break
         done = named(replace(joined(done, after, first.model, original), lifted=None), naming)

@@ -40,19 +40,19 @@ def settle(model: ModelProto, once: Callable[[ModelProto], Fused], naming: Namin
     A pass that spells the same nodes in another order, or with other names, is not taken."""
     original = names_of(model)
     passed: list[Fused] = []
-    known, states, version = [_Words(model)], [state(model)], 0
+    known, last, version = [_Words(model)], State(model), 0
     for _ in range(PASSES):
         after = once(passed[-1].model if passed else model)
         version = version or after.model.ir_version
         passed = passed or [replace(after, model=model, sites=[], simplified=frozenset(), vanished=[])]
-        words, now = _Words(after.model), state(after.model)
-        if now == states[-1]:
+        words = _Words(after.model)
+        if State(after.model) == last:
             return passed[-1] if len(passed) > 1 else after
         if words == known[-1] and (after.sites or after.simplified):
             return _own(passed[-1], model, version)
         whole = joined(passed[-1], after, model, original) if len(passed) > 1 else after
         passed.append(named(whole, naming))
-        states.append(state(passed[-1].model))
+        last = State(passed[-1].model)
         if words in known[:-1]:
             return _own(min(passed[known.index(words) :], key=_weight), model, version)
         known.append(words)
@@ -157,14 +157,29 @@ class _Words:
         )
 
 
-def state(model: ModelProto) -> bytes:
-    """A digest of what a pass sees of a model, without the elements of large tensors."""
-    digest = blake2s()
-    for node in model.graph.node:
-        digest.update(node.SerializeToString(deterministic=True))
-    for tensor in model.graph.initializer:
-        small = tensor.ByteSize() < LARGE
-        digest.update(tensor.SerializeToString(deterministic=True) if small else tensor.name.encode())
-    for part in (*model.graph.value_info, *model.functions, *model.opset_import):
-        digest.update(part.SerializeToString(deterministic=True))
-    return digest.digest()
+class State:
+    """What a pass sees of a model, without the elements of large tensors."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._model = model
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and self._counts == other._counts and self._digest == other._digest
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        """How many there are of everything: where that differs, as behind most passes, the rest need not be read."""
+        model, graph = self._model, self._model.graph
+        return tuple(map(len, (graph.node, graph.initializer, graph.value_info, model.functions, model.opset_import)))
+
+    @cached_property
+    def _digest(self) -> bytes:
+        model, graph, digest = self._model, self._model.graph, blake2s()
+        for node in graph.node:
+            digest.update(node.SerializeToString(deterministic=True))
+        for tensor in graph.initializer:
+            small = tensor.ByteSize() < LARGE
+            digest.update(tensor.SerializeToString(deterministic=True) if small else tensor.name.encode())
+        for part in (*graph.value_info, *model.functions, *model.opset_import):
+            digest.update(part.SerializeToString(deterministic=True))
+        return digest.digest()

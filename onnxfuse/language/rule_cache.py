@@ -1,10 +1,10 @@
 """The shipped rules and their variants as a file in the user's cache folder: reading it takes a tenth of making them.
 
 The file is lines of JSON, plain data of which nothing is executed.  The first line is the digest of all behind it, the
-second says of each rule and each variant what is asked of all of them; then two lines for each rule, its equations and
-its patterns, which are read when somebody asks for them.  Its name has the digest of all that rules depend on, their
-files and the modules that read them: what is changed is made anew.  A file that cannot be read, or is not whole, counts
-as none; one that cannot be written is done without.
+second says of each rule and each variant what is asked of all of them, and how long the others are; then two lines for
+each rule, its equations and its patterns, which are read when somebody asks for them.  Its name has the digest of all
+that rules depend on, their files and the modules that read them: what is changed is made anew.  A file that cannot be
+read, or is not whole, counts as none; one that cannot be written is done without.
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ def place(rules: Path) -> Path | None:
 def read(file: Path) -> tuple[list[Rule], dict[str, Rule]] | None:
     """The rules, and those that define ops; None if the file is not there or not whole."""
     try:
-        digest, _, body = file.read_bytes().partition(b"\n")
-        if blake2b(body).hexdigest().encode() != digest:
+        whole = file.read_bytes()
+        start = whole.index(b"\n") + 1
+        if blake2b(memoryview(whole)[start:]).hexdigest().encode() != whole[: start - 1]:
             return None
-        first, *lines = body.splitlines()
-        kept = json.loads(first)
+        end = whole.index(b"\n", start) + 1
+        kept = json.loads(whole[start:end])
+        lines = list(_cut(memoryview(whole)[end:], kept["sizes"]))
         outlines = [Outline(*map(_tuples, outline)) for outline in kept["outlines"]]
         rules = [
             _rule(of_all, variants, outlines, lines[2 * index], lines[2 * index + 1])
@@ -81,6 +83,14 @@ def write(file: Path, rules: Sequence[Rule], definitions: dict[str, Rule]) -> No
         old = sorted(file.parent.glob("rules-*.jsonl"), key=lambda other: other.stat().st_mtime)
         for other in old[:-FILES]:
             other.unlink(missing_ok=True)
+
+
+def _cut(text: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
+    """The lines of a text, which is not copied: of megabytes, a model asks for few."""
+    at = 0
+    for size in sizes:
+        yield text[at : at + size]
+        at += size
 
 
 def _digest(rules: Path) -> str:
@@ -134,6 +144,7 @@ def _lines(rules: Sequence[Rule], definitions: dict[str, Rule]) -> Iterator[str]
             "definitions": {op: place[id(rule)] for op, rule in definitions.items()},
             "outlines": list(outlines),
             "variants": variants,
+            "sizes": [len(line) + 1 for line in below],
         }
     )
     yield from below
@@ -183,7 +194,11 @@ class _Variant(_Unread, Variant):
 
 
 def _rule(
-    of_all: list[Any], variants: list[list[Any]], outlines: Sequence[Outline], equations: bytes, patterns: bytes
+    of_all: list[Any],
+    variants: list[list[Any]],
+    outlines: Sequence[Outline],
+    equations: memoryview,
+    patterns: memoryview,
 ) -> Rule:
     rule = _Rule.__new__(_Rule)
     rule.__dict__.update(zip(FIRST, map(from_plain, of_all), strict=True))
@@ -225,19 +240,19 @@ class _Shape:
 class _Equations:
     """What a rule says, by the names of its fields: most ask for a few of them, and not of all rules."""
 
-    def __init__(self, line: bytes) -> None:
+    def __init__(self, line: memoryview) -> None:
         self._line = line
         self._plain: dict[str, Any] = {}
 
     def __call__(self, name: str) -> Any:
-        self._plain = self._plain or dict(zip(LATER, json.loads(self._line), strict=True))
+        self._plain = self._plain or dict(zip(LATER, json.loads(bytes(self._line)), strict=True))
         return from_plain(self._plain[name])
 
 
 class _Table:
     """The patterns of a rule by their numbers."""
 
-    def __init__(self, line: bytes) -> None:
+    def __init__(self, line: memoryview) -> None:
         self._line = line
         self._records: list[list[Any]] = []
         self._made: dict[int, Pattern] = {}
@@ -245,7 +260,7 @@ class _Table:
     def pattern(self, number: int) -> Pattern:
         made = self._made.get(number)
         if made is None:
-            self._records = self._records or json.loads(self._line)
+            self._records = self._records or json.loads(bytes(self._line))
             kind, op, args, attrs, *rest = self._records[number]
             made = Pattern(kind, op, tuple(map(self.pattern, args)), from_plain(attrs), *rest)
             self._made[number] = made

@@ -70,6 +70,14 @@ def constant_term(view: View, name: str, tensor: TensorProto) -> Term:
     return view.terms.stored(name, dims, tensor.data_type, load)
 
 
+def known_term(view: View, name: str, tensor: TensorProto, before: View) -> Term | None:
+    """The term of a small initializer, if another reading has found it in the same one."""
+    term = before.terms_of.get(name)
+    if term is None or not term.by_content or term.dtype != tensor.data_type:
+        return None
+    return view.terms.like(term) if before.graph.initializers.get(name) == tensor else None
+
+
 def reader(tensor: TensorProto, base_dir: Path | None) -> Callable[[], Array]:
     """Reads a tensor's elements; bfloat16 comes as float32, which holds it exactly."""
 

@@ -30,7 +30,7 @@ from onnxfuse.terms.term import Term, Terms
 
 from .asked import Asked
 from .carried import Given, given, lasting, met
-from .constants import constant_term
+from .constants import constant_term, known_term
 from .effects import Effects
 from .node import lift_node
 from .operand_dims import spanned, together
@@ -47,9 +47,11 @@ def lift(
     catalogue: Catalogue | None = None,
     *,
     asked: Asked | None = None,
+    before: View | None = None,
 ) -> View:
     """The terms of every value of a scope; `effects` are those of its model, if they are known already.  With a
-    catalogue, nodes of other domains are read as what it says that they mean; `asked` see View.
+    catalogue, nodes of other domains are read as what it says that they mean; `asked` see View.  What another reading
+    (`before`) has found of initializers that are the same is not found once more.
 
     Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
     are taken for different, until an op needs them to be equal.  What an op needs to be short, is."""
@@ -61,7 +63,7 @@ def lift(
     shared, integer = shared_values(graph, of_nodes), integer_nodes(graph, *providers)
     view = View(graph, Terms(), base_dir, parent, shared=shared, effects=of_nodes, unread=unread)
     view.catalogue, view.integer, view.asked = catalogue, integer, asked
-    _lift_initializers(view)
+    _lift_initializers(view, before)
     start = Rewind(view)
     start.mark()
     while True:
@@ -217,14 +219,15 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
     return None if shape is None else tuple(dims)
 
 
-def _lift_initializers(view: View) -> None:
+def _lift_initializers(view: View, before: View | None) -> None:
     """The terms of initializers, whatever else is known."""
     graph = view.graph
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()
     for name, tensor in graph.initializers.items():
         if name not in overridable:
-            view.define(name, constant_term(view, name, tensor), tensor.data_type)
+            known = known_term(view, name, tensor, before) if before is not None else None
+            view.define(name, known or constant_term(view, name, tensor), tensor.data_type)
 
 
 def _lift(view: View, known: _Known, steps: Mapping[str, Given]) -> None:

@@ -8,9 +8,10 @@ guarantees   a try gives the same file, byte for byte, whichever tries were made
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from onnx import ModelProto
 
@@ -41,20 +42,25 @@ class Lifted:
         base_dir: Path | None = None,
         catalogue: Catalogue | None = None,
         asked: Asked | None = None,
+        before: Mapping[str, View] = MappingProxyType({}),
     ) -> Lifted:
-        """Lift every scope of a model (`lift`); `asked` takes note of constants that are read."""
+        """Lift every scope of a model (`lift`); `asked` takes note of constants that are read, `before` are the scopes
+        of another reading by their paths."""
         effects = Effects.of(model)
         views: dict[int, View] = {}
         for graph in (graph for root in roots(model) for graph in root.scopes()):
             parent = views[id(graph.parent)] if graph.parent is not None else None
-            views[id(graph)] = lift(graph, base_dir, parent, effects, catalogue, asked=asked)
+            known = before.get(graph.path)
+            views[id(graph)] = lift(graph, base_dir, parent, effects, catalogue, asked=asked, before=known)
         unfolded = [term for view in views.values() for term in view.terms if term.constant and term.load is None]
         return Lifted(model, base_dir, tuple(views.values()), unfolded)
 
     def again(self, model: ModelProto) -> Lifted:
         """Another model, read in the same way."""
         main = self.views[0]
-        return Lifted.of(model, self.base_dir, main.catalogue, main.asked)
+        return Lifted.of(
+            model, self.base_dir, main.catalogue, main.asked, {view.graph.path: view for view in self.views}
+        )
 
     def copy(self) -> tuple[ModelProto, list[View]]:
         """A copy of the model, and views of its scopes, to be searched and written.

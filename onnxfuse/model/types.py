@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from onnx import NodeProto, TensorProto, TypeProto, helper
 
 from .dims import Dim, Shape
+from .op_traits import SHAPE_QUERIES
 from .standard import STANDARD, schema_of
 from .walk import called_by, key_of, nodes
 
@@ -128,13 +129,18 @@ def _declared(graph: Graph, name: str) -> int:
     tensor = graph.constant_tensor(name)
     if tensor is not None:
         return tensor.data_type
-    if name in graph.producer:
-        node = graph.nodes[graph.producer[name]]
-        for attribute in node.attribute:
-            if node.op_type == "Constant":
-                return int(CONSTANTS.get(attribute.name, attribute.t.data_type))
-            if node.op_type == "Cast" and attribute.name == "to":
-                return int(attribute.i)
+    return stated(graph.nodes[graph.producer[name]]) if name in graph.producer else 0
+
+
+def stated(node: NodeProto) -> int:
+    """The element type of a standard node's output whatever it reads, such as that of a Constant; 0 for others."""
+    if node.op_type in SHAPE_QUERIES:
+        return TensorProto.INT64
+    for attribute in node.attribute:
+        if node.op_type == "Constant":
+            return int(CONSTANTS.get(attribute.name, attribute.t.data_type))
+        if node.op_type == "Cast" and attribute.name == "to":
+            return int(attribute.i)
     return 0
 
 

@@ -14,8 +14,6 @@ from onnxfuse.model.symbols import evaluate
 
 NOMINAL = 128
 """What a symbol is taken for where bytes are weighed."""
-TRIED = (12, 64, 240)
-"""And where a kernel is tried, one after another: sizes that are divided by many numbers."""
 
 
 class Same(Mapping[str, int]):
@@ -60,6 +58,11 @@ class Different(Same):
 
     def __getitem__(self, name: str) -> int:
         return 5 + crc32(name.encode()) % 89
+
+
+UNLIKE = Different()
+ALIKE = (Same(12), Same(64), Same(240))
+"""What symbols are taken for where a kernel is tried; of those alike, sizes that are divided by many numbers."""
 
 
 def tried(shape: Shape, symbols: Mapping[str, int]) -> tuple[int, ...] | None:

@@ -85,6 +85,8 @@ class Scope:
 
     forward: frozenset[int] = frozenset()
     """Of a training step, the nodes that the loss waits for."""
+    steps: dict[int, list[NodeProto]] = field(default_factory=dict)
+    """Nodes → what they are in ops of the standard, of those that were asked for last."""
     weighed: dict[str, int] = field(default_factory=dict)
     """Values → about their bytes."""
     counted: dict[str, tuple[Dim | None, int]] = field(default_factory=dict)

@@ -25,7 +25,6 @@ from onnxfuse.kernels.pointwise.loops import traced
 from onnxfuse.kernels.pointwise.parts import apart
 from onnxfuse.kernels.rows.fused import ROWS
 from onnxfuse.kernels.rows.places import PlaceError
-from onnxfuse.kernels.rows.region import planned
 from onnxfuse.kernels.rows.settled import settled
 from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
@@ -42,6 +41,8 @@ TAKEN = SERVED | MATRICES
 """Ops that a body may have."""
 WORDS = 4
 """Most ops in the name of a function."""
+KEPT = 1 << 12
+"""Launches that are written out at a time: each is part of several bodies that are tried."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,12 @@ class Body:
 def standard(scope: Scope, index: int) -> list[NodeProto]:
     """A node in ops of the standard: the body of one of our functions, else the node itself.  Its inner values have
     names that no value of a scope has, until `content` gives them others."""
-    return list(_flat(scope, scope.view.graph.nodes[index], f"\0{index}"))
+    found = scope.steps.get(index)
+    if found is None:
+        if len(scope.steps) >= KEPT:
+            scope.steps.clear()
+        found = scope.steps[index] = list(_flat(scope, scope.view.graph.nodes[index], f"\0{index}"))
+    return found
 
 
 def _flat(scope: Scope, node: NodeProto, at: str) -> Iterator[NodeProto]:
@@ -153,7 +159,10 @@ def asked(scope: Scope, written: Body, outputs: Sequence[str]) -> Body:
 
 def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = False, most: int = 1) -> str:
     """Why no kernel computes a body in so many launches at the `most`; empty if one does.  A `whole` region is asked
-    what its loops are; of one that is known to be `placed`, everything lies where it is wanted at all sizes."""
+    what its loops are; of one that is known to be `placed`, everything lies where it is wanted at all sizes.
+
+    One plan tells, of the first sizes that fit one another.  They are unlike where rows have to lie where they are
+    wanted: those that are equal by chance would hide that they do not."""
     for node in written.nodes:
         if node.domain not in STANDARD or node.op_type not in TAKEN:
             return f"{node.op_type} neither computes elements nor moves them, nor reduces rows"
@@ -168,21 +177,15 @@ def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = 
     kinds = [scope.kind(name) for name in written.inputs]
     text = _nameless(written, 0, kinds).SerializeToString(deterministic=True)
     shapes = [scope.term(name).shape or () for name in written.inputs]
-    reasons: list[str] = []
     made = tuple(scope.kind(name) for name in written.outputs)
-    for symbols in measure.TRIED:
-        sizes = tuple(measure.tried(shape, measure.Same(symbols)) for shape in shapes)
-        reasons.append(_tried(text, tuple(kinds), sizes, made, whole, most)[0])
-        if not reasons[-1]:
+    matrix = any(node.op_type in MATRICES for node in written.nodes)
+    reason = ""
+    for symbols in (measure.UNLIKE, *measure.ALIKE) if matrix and not placed else measure.ALIKE:
+        sizes = tuple(measure.tried(shape, symbols) for shape in shapes)
+        reason, misplaced = _tried(text, tuple(kinds), sizes, made, whole or matrix, most)
+        if not reason or misplaced:
             break
-    else:
-        return reasons[0]
-    if placed or not any(node.op_type in MATRICES for node in written.nodes):
-        return ""
-    # Sizes that are equal by chance hide that rows do not lie where they are wanted, which is found before any code.
-    unlike = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
-    reason, misplaced = _tried(text, tuple(kinds), unlike, made, False, most)
-    return reason if misplaced else ""
+    return reason
 
 
 @lru_cache(maxsize=1 << 14)
@@ -195,7 +198,8 @@ def _tried(
     most: int,
 ) -> tuple[str, bool]:
     """Why the generator refuses a body at these sizes, and whether that is for where rows lie; `kinds` are the element
-    types of what it reads, `made` those of what it has to give."""
+    types of what it reads, `made` those of what it has to give.  It is the same for a part of a region that has a
+    matrix as for the `whole`."""
     function = settled(FunctionProto.FromString(text), kinds)
     if None in shapes:
         return "a size is a function of nothing known", False
@@ -219,13 +223,10 @@ def _planned(
     nodes: Sequence[NodeProto], given: Mapping[str, TensorType], outputs: Sequence[str], whole: bool
 ) -> tuple[list[np.dtype[Any]], int]:
     """The element types of the outputs of a body, and its launches.  Raises KernelError."""
-    if any(node.op_type in MATRICES for node in nodes):
-        types, count = planned_types(nodes, given, outputs)
-        return [result.dtype for result in types], count
     if not whole:
         return [value.dtype for value in traced(nodes, given, outputs).values()], 1
-    types, loops = planned(nodes, given, outputs)
-    return [result.dtype for result in types], sum(loop.launches for loop in loops)
+    types, count = planned_types(nodes, given, outputs)
+    return [result.dtype for result in types], count
 
 
 def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:

@@ -9,7 +9,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -75,13 +75,19 @@ def _told(node: NodeProto) -> _Path | None:
     None where there is none."""
     for entry in node.metadata_props:
         if entry.key == TORCH_SCOPES:
-            try:
-                scopes = [str(scope) for scope in ast.literal_eval(entry.value) if scope != _UNKNOWN]
-            except (SyntaxError, TypeError, ValueError):
-                break
-            outer = ["", *scopes[:-1]]
-            return tuple(inner.removeprefix(before).strip(".") for before, inner in pairwise(outer) if inner != before)
+            return _dotted(entry.value)
     return None
+
+
+@lru_cache(maxsize=1 << 12)
+def _dotted(metadata: str) -> _Path | None:
+    """That path, of which a node is asked in every pass."""
+    try:
+        scopes = [str(scope) for scope in ast.literal_eval(metadata) if scope != _UNKNOWN]
+    except (SyntaxError, TypeError, ValueError):
+        return None
+    outer = ["", *scopes[:-1]]
+    return tuple(inner.removeprefix(before).strip(".") for before, inner in pairwise(outer) if inner != before)
 
 
 def _named(node: NodeProto) -> _Path:

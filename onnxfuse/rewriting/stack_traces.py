@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from onnx import NodeProto
@@ -33,7 +34,12 @@ class Frame(NamedTuple):
 
 def frames(node: NodeProto) -> tuple[Frame, ...]:
     """The calls that led to a node, outermost first, down to the last that is not PyTorch's; empty if unknown."""
-    text = next((entry.value for entry in node.metadata_props if entry.key == TORCH_STACK), "")
+    return _frames(next((entry.value for entry in node.metadata_props if entry.key == TORCH_STACK), ""))
+
+
+@lru_cache(maxsize=1 << 12)
+def _frames(text: str) -> tuple[Frame, ...]:
+    """Those of a stack as it was noted: nodes of one line have the same, and are asked for it in every pass."""
     found = [Frame(file, function, int(line)) for file, line, function in _FRAME.findall(text)]
     while found and _TORCH.search(found[-1].file):
         found.pop()

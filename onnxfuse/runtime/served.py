@@ -32,7 +32,7 @@ from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter, Signature
 from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.graph import DOMAIN, REGION, Graph, family, family_of, number_of, opset_of, roots
 from onnxfuse.model.standard import STANDARD, parameters
-from onnxfuse.model.types import numpy_name, type_name
+from onnxfuse.model.types import numpy_name, stated, type_name
 
 from . import attributes
 from .custom_op import Op
@@ -182,11 +182,11 @@ def arguments(signature: Signature, body: FunctionProto | None) -> tuple[Numbers
     inputs, outputs = [p.name for p in signature.inputs], [p.name for p in signature.outputs]
     if body is None:
         return tuple(range(len(inputs))), tuple(range(len(outputs)))
-    given = [name for name in body.input if number_of(name) is None]
+    given = {name for name in body.input if number_of(name) is None}
     if surplus := sorted({*given, *body.output} - {*inputs, *outputs}):
         raise KernelError(f"the kernel of {signature.op} knows no {surplus[0]}")
-    positions = (inputs.index(name) if name in given else None for name in body.input)
-    return tuple(positions), tuple(outputs.index(name) for name in body.output)
+    taken, made = ({name: at for at, name in enumerate(names)} for names in (inputs, outputs))
+    return tuple(taken[name] if name in given else None for name in body.input), tuple(made[n] for n in body.output)
 
 
 def _element_type(
@@ -259,8 +259,8 @@ class ElementTypes:
         return kind is not None and kind.tensor_type.elem_type != TensorProto.UNDEFINED
 
     def _passed_on(self, node: NodeProto) -> Iterator[tuple[str, int]]:
-        """The types of a node's values that nothing declares: those of its operands, as far as its signature tells,
-        else what onnx infers, which looks at the whole graph."""
+        """The types of a node's values that nothing declares: those of its operands, as far as its signature tells, or
+        what it says itself, else what onnx infers, which looks at the whole graph."""
         hidden = [(i, name) for i, name in enumerate(node.output) if name and not self._declared(name)]
         if not hidden:
             return
@@ -273,9 +273,10 @@ class ElementTypes:
         for variable, name in zip(inputs, node.input, strict=False):
             if name and variable not in bound and (kind := self.of(name)):
                 bound[variable] = kind
+        own = stated(node) if node.domain in STANDARD else TensorProto.UNDEFINED
         for i, name in hidden:
             variable = outputs[i] if i < len(outputs) else ""
-            yield name, bound.get(variable) or _FIXED.get(variable) or self._graph.type_of(name)[0]
+            yield name, bound.get(variable) or _FIXED.get(variable) or own or self._graph.type_of(name)[0]
 
     def _of_region(self, node: NodeProto) -> list[int]:
         """The types of a region's outputs, as its body implies them."""

@@ -41,8 +41,8 @@ _LEVEL = (1 << WIDTH) - 1
 _ALL = (1 << LEVELS * WIDTH) - 1
 _EVERY = sum(1 << level * WIDTH for level in range(LEVELS))
 
-APART = "apart"
-"""What the key of a small constant begins with that is known by name."""
+APART, STORED = "apart", "stored"
+"""What the key of a constant begins with that is known by name: of a small one, and of a large one."""
 CLOSED = ("closed",)
 """The key of a sum or product that is one operand of a longer one, and not taken apart: several nodes use its value."""
 Attributes: TypeAlias = Mapping[str, Any]
@@ -99,6 +99,11 @@ class Term:
     def closed(self) -> bool:
         """Is it a sum or product that a longer one does not take apart?"""
         return self.key is CLOSED
+
+    @property
+    def by_content(self) -> bool:
+        """Is it a constant that is known by its elements, which it has?"""
+        return self.op == "Constant" and isinstance(self.key, tuple) and self.key[0] not in (APART, STORED)
 
     @property
     def order(self) -> Array | None:
@@ -253,9 +258,16 @@ class Terms:
         # A model may have a million constants: a method of the array is a fifth of a function that returns it.
         return self.raw("Constant", shape=shape, dtype=dtype, key=key, scalar=scalar, data=data, load=array.view)
 
+    def like(self, other: Term) -> Term:
+        """The constant that a term of another table is, whose elements need not be read once more."""
+        shape, dtype, data = other.shape, other.dtype, other.data
+        return self.raw(
+            "Constant", shape=shape, dtype=dtype, key=other.key, scalar=other.scalar, data=data, load=other.load
+        )
+
     def stored(self, name: object, shape: Shape, dtype: int, load: Callable[[], Array]) -> Term:
         """A constant known by name, whose elements are read only when somebody asks for them."""
-        return self.raw("Constant", shape=shape, dtype=dtype, key=("stored", name), load=load)
+        return self.raw("Constant", shape=shape, dtype=dtype, key=(STORED, name), load=load)
 
     def apart(self, name: str, order: Array, dtype: int, load: Callable[[], Array]) -> Term:
         """A small constant that is known to equal no other, read only when somebody asks for its elements; `order` says

@@ -15,7 +15,7 @@ from onnxfuse.fusing import fuse as fusing
 from onnxfuse.fusing.fuse import fuse, lower
 from onnxfuse.fusing.fused import Fused
 from onnxfuse.fusing.naming import Naming
-from onnxfuse.fusing.settle import settle
+from onnxfuse.fusing.settle import State, settle
 from onnxfuse.language.catalogue import load
 from onnxfuse.model.graph import roots
 from onnxfuse.rewriting.plan import Draft
@@ -145,3 +145,15 @@ def test_passes_without_an_end_end() -> None:
 
     start = small(ADD, RELU)
     assert len(settle(start, once, Naming.of(start)).model.graph.node) == 3
+
+
+def test_states_are_equal_where_a_pass_sees_the_same() -> None:
+    model = onnx.load(MODELS / "softmax.onnx")
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    assert State(model) == State(other)
+    other.graph.node[-1].name += "_again"
+    assert State(model) != State(other)
+    other.CopyFrom(model)
+    other.graph.value_info.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, []))
+    assert State(model) != State(other)

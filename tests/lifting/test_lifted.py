@@ -129,3 +129,26 @@ def test_the_original_is_read_once_however_often_it_is_fused(tmp_path: Path, mon
     assert optimize(model, rules=[tmp_path]).report.left_out
     assert sum(one is model for one in read) == 1
     assert sum(one is model for one in tries) > 1
+
+
+def test_another_reading_knows_the_initializers_that_are_the_same() -> None:
+    numbers = {"kept": [1.0, 2.0], "changed": [3.0, 4.0], "half": [1.0, 2.0]}
+    stored = [
+        numpy_helper.from_array(np.array(values, np.float16 if name == "half" else np.float32), name)
+        for name, values in numbers.items()
+    ]
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
+    graph = helper.make_graph([helper.make_node("Add", ["kept", "changed"], ["y"])], "g", [], [output], stored)
+    first = Lifted.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    model, _ = first.copy()
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.array([5, 6], np.float32), "changed"))
+    del model.graph.initializer[0]
+    again, anew = first.again(model).views[0], Lifted.of(model).views[0]
+    assert value_of(again.term("changed")).tolist() == [5, 6]
+    # It was one with the float32 that came before it.
+    assert again.term("half").dtype == anew.term("half").dtype == onnx.TensorProto.FLOAT16
+    both = first.again(first.model).views[0]
+    assert both.term("kept").load is first.views[0].term("kept").load
+    assert [(term.id, term.op, term.key) for term in both.terms] == [
+        (term.id, term.op, term.key) for term in first.views[0].terms
+    ]

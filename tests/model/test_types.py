@@ -98,8 +98,9 @@ def test_constants_casts_and_weights_say_what_they_are_where_onnx_infers_nothing
         "g (float[4] x) => (a) { a = d.F (x) }",
         '<domain: "d", opset_import: ["": 17, "d": 1]> F (p) => (t) '
         "{ c = Constant <value_ints = [1]> ()  i = Neg (c)  k = Cast <saturate = 1, to = 10> (p)  h = Abs (k)  "
-        "v = Constant <value = double[1] {2}> ()  e = Neg (v)  j = Concat <axis = 0> (u, c, w)  t = Neg (p) }",
+        "v = Constant <value = double[1] {2}> ()  e = Neg (v)  j = Concat <axis = 0> (u, c, w)  t = Neg (p) "
+        "s = Shape (p)  n = Neg (s) }",
     )
     kinds = element_types(Graph(proto.functions[0], proto, 17))
-    said = {"i": "int64", "u": "int64", "w": "int64", "j": "int64", "h": "float16", "e": "double"}
+    said = {"i": "int64", "u": "int64", "w": "int64", "j": "int64", "h": "float16", "e": "double", "n": "int64"}
     assert {name: type_name(kinds.get(name, 0)) for name in (*said, "t", "p")} == said | {"t": "", "p": ""}

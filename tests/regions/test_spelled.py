@@ -5,9 +5,11 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.pointwise.expressions.trace import NODES
 from onnxfuse.language.catalogue import load
 from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.regions import spelled
 from onnxfuse.regions.reading import read
 from onnxfuse.regions.spelled import body, content, refusal, words
 
@@ -144,3 +146,34 @@ def test_so_many_nodes_are_too_many_for_one_loop_and_not_for_several() -> None:
         refusal(one, body(one, range(2 * last + 1), ["y"]), whole=True)
         == f"{2 * last + 1} nodes are too many for one kernel"
     )
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, text: str) -> tuple[str, list[tuple[tuple[int, ...], ...]]]:
+    """Why a scope is no kernel, and the sizes of its operands that this was asked of."""
+    found, tried = scope(text), list[tuple[tuple[int, ...], ...]]()
+    made = body(found, [launch.index for launch in found.launches], ["y"])
+
+    def told(nodes: object, given: dict[str, TensorType], *rest: object) -> object:
+        tried.append(tuple(type.shape for type in given.values()))
+        return plan(nodes, given, *rest)  # type: ignore[arg-type]
+
+    plan = spelled._planned
+    spelled._tried.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(spelled, "_planned", told)
+        return refusal(found, made), tried
+
+
+def test_one_plan_tells_whether_rows_lie_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "g (float[N,N] x, float[N] w) => (float[N,N] y) {n = RMSNormalization(x, w) t = Transpose(n) y = Add(n, x)}"
+    reason, sizes = planned(monkeypatch, text)
+    assert (reason, len(sizes)) == ("", 1)
+    reason, sizes = planned(monkeypatch, text.replace("Add(n, x)", "Add(n, t)"))
+    assert (reason, len(sizes)) == ("what is behind the matrix is written at no one place", 1)
+
+
+def test_where_unlike_sizes_do_not_fit_they_are_taken_for_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "g (float[N,8] x, float[8] w, float[M,8] z) => (float[N,8] y) { n = RMSNormalization(x, w) y = Add(n, z) }"
+    reason, sizes = planned(monkeypatch, text)
+    assert not reason
+    assert [len({shape[0] for shape in shapes if shape[1:]}) for shapes in sizes] == [2, 1]

@@ -239,9 +239,8 @@ def base(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> type[Kernel]:
 def planned_types(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
 ) -> tuple[tuple[TensorType, ...], int]:
-    """The types of the outputs of a body that has a product or reduces rows, and how many launches it is.  Its code is
-    not written: that takes most of the time, and refuses nothing more.  Raises KernelError for what no kernel computes.
-    """
+    """The types of the outputs of a body, and how many launches it is.  Its code is not written: that takes most of the
+    time, and refuses nothing more.  Raises KernelError for what no kernel computes."""
     own = base(nodes, outputs)
     if own is Region:
         return row_region_types(nodes, inputs, outputs)

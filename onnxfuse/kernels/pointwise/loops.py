@@ -95,6 +95,18 @@ def loops(
     return types, computed(entry, values, list(inputs.values()), aligned)
 
 
+def loop_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], int]:
+    """The types of the outputs, and the number of launches, of what `loops` would write: its elements are, its code is
+    not.  Raises KernelError as that does."""
+    values = traced(nodes, inputs, outputs)
+    for value in values.values():
+        if value.size:
+            value.at(coordinates(variable("i", value.size), value.shape))
+    return tuple(TensorType(v.dtype, v.shape) for v in values.values()), len({v.size for v in values.values()} - {0})
+
+
 def computed(entry: str, values: Mapping[int, Value], inputs: Sequence[TensorType], aligned: bool = True) -> list[Loop]:
     """The launches that compute some outputs, by their numbers; none for what is empty."""
     groups: dict[int, list[int]] = {}

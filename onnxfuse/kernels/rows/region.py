@@ -15,7 +15,7 @@ from onnxfuse.kernels.device.kernel import Kernel, Parameter, Signature
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.kernels.pointwise.expressions.trace import NODES
 from onnxfuse.kernels.pointwise.expressions.values import size
-from onnxfuse.kernels.pointwise.loops import loops
+from onnxfuse.kernels.pointwise.loops import loop_types, loops
 from onnxfuse.kernels.pointwise.parts import apart, parts
 from onnxfuse.kernels.pointwise.pointwise import Compiled, Planned
 from onnxfuse.model.graph import REGION
@@ -76,12 +76,17 @@ def planned(
 def planned_types(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
 ) -> tuple[tuple[TensorType, ...], int]:
-    """The types of the outputs, and the number of launches, of what `planned` would write of a body that reduces rows.
-    Raises KernelError as that does.  Where its neighbours lie in neighbouring rows it is one launch in either way."""
-    try:
-        return row_types(nodes, inputs, outputs)
-    except OtherRowsError:
-        return several_types(nodes, inputs, outputs)
+    """The types of the outputs, and the number of launches, of what `planned` would write.  Raises KernelError as that
+    does.  Where neighbours lie in neighbouring rows it is one launch in either way."""
+    if any(node.op_type in ROWS for node in nodes):
+        try:
+            return row_types(nodes, inputs, outputs)
+        except OtherRowsError:
+            return several_types(nodes, inputs, outputs)
+    if len(list(apart(nodes, outputs))) > 1:  # one launch, if that has room for the arguments of all
+        types, launches = planned(nodes, inputs, outputs)
+        return types, sum(loop.launches for loop in launches)
+    return loop_types(nodes, inputs, outputs)
 
 
 def kernel(

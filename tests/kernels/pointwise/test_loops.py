@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.kernels.device.device import Launch, TensorType
-from onnxfuse.kernels.pointwise.loops import loops
+from onnxfuse.kernels.pointwise.loops import loop_types, loops
 from tests.kernel_runs import FLOAT32
 from tests.kernels.pointwise.test_pointwise_nodes import CHECKED, integers, node
 
@@ -23,6 +23,7 @@ def test_outputs_of_several_shapes_and_types() -> None:
     nodes.insert(0, helper.make_node("Constant", [], ["zero"], value=numpy_helper.from_array(np.float32(0))))
     inputs = {"X": TensorType(FLOAT32, (5, 8))}
     outputs, made = loops("split", nodes, inputs, ["ea", "mask", "count", "", "shape"])
+    assert loop_types(nodes, inputs, ["ea", "mask", "count", "", "shape"]) == (outputs, len(made))
     assert [(t.dtype.name, t.shape) for t in outputs] == [
         ("float32", (5, 3)),
         ("bool", (5, 5)),
