@@ -171,9 +171,9 @@ def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = 
         if kind not in DTYPES:
             return f"{name} is {kind}, which no kernel takes"
     if len(written.nodes) > NODES:
-        most = max(len(nodes) for nodes, _ in apart(written.nodes, written.outputs))
-        if most > NODES:
-            return f"{most} nodes are too many for one kernel"
+        longest = max(len(nodes) for nodes, _ in apart(written.nodes, written.outputs))
+        if longest > NODES:
+            return f"{longest} nodes are too many for one kernel"
     kinds = [scope.kind(name) for name in written.inputs]
     text = _nameless(written, 0, kinds).SerializeToString(deterministic=True)
     shapes = [scope.term(name).shape or () for name in written.inputs]
