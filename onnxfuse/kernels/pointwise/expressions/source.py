@@ -16,6 +16,7 @@ import numpy as np
 from onnxfuse.kernels.device.types import TYPES
 
 from .index import (
+    DOWN,
     LANE,
     LOOP,
     ROW,
@@ -93,7 +94,7 @@ class Writer:
 
     def before_lanes(self, depends: int) -> list[str]:
         """Where statements stand that no lane changes."""
-        return self.middle if depends & ROW else self.outer
+        return self.middle if depends & (ROW | DOWN) else self.outer
 
     def number(self, value: int, literal: bool = False) -> str:
         if literal or 0 <= value <= 1:
