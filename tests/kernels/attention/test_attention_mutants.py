@@ -72,6 +72,7 @@ RUNS = {
         Case(20, 70, 40, mask=(20, 70), boolean=True, attributes={"mask_filter_value": -1e9, "scale": 0.0}), HALF
     ),
     "far": attended(Case(70, 200, 40, attributes={"scale": -3e7}), HALF),
+    "short eights": attended(Case(20, 131, 40, mask=(20, 72)), HALF),
     "short": attended(Case(20, 131, 40, mask=(20, 66)), HALF),
     "lengths": attended(Case(3, 200, 40, lengths=(200, 77)), HALF),
     "capped": attended(Case(20, 70, 40, sink=True, mask=(20, 70), hidden=(5,), attributes={"softcap": 2.0}), HALF),
@@ -162,7 +163,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("eights", "own + slot_of(first) * WIDTH", "own + first * WIDTH"),
     ("eights", "own = slot_of(threadIdx.x / CHUNKS)", "own = (threadIdx.x / CHUNKS)"),
     ("eights", "keys -= threadIdx.x % 4 * 8 + 8;", "keys -= 8;"),
-    ("eights", "min(counted, at[half]", "min(1 << 28, at[half]"),
+    ("short eights", "min(counted, at[half]", "min(1 << 28, at[half]"),
     ("eights", "keep(bits);", "bits |= 1;"),
     ("eights", "place % WORDS * 4 + bit / 8", "place % WORDS + bit / 8 * 2"),
     ("boolean", "added(filler) / unit", "added(filler)"),

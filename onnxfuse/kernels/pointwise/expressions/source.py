@@ -53,10 +53,7 @@ class Text:
 
 @dataclass
 class Writer:
-    """Writes the expressions of one kernel.
-
-    `dtypes` are the element types of the inputs, `width` the elements of a vector.
-    """
+    """Writes the expressions of one kernel; `dtypes` are those of the inputs, `width` the elements of a vector."""
 
     dtypes: Mapping[int, str]
     width: int = 1
