@@ -1,5 +1,5 @@
 // Attention by tiles of keys, its scores never in memory: exponentials are taken against the greatest score of the first
-// tiles, and what has been summed is scaled when one comes that is greater by more than SLACK.
+// tiles, and what has been summed is scaled when one comes that is far greater; see attention_softmax.cuh.
 //
 // A block has ROWS rows of one head of keys in one batch; a row is a query of one of the heads that share these keys,
 // so that all of them read the keys once: row r is query r / group of head r % group.  A warp has 16 rows, and keeps
@@ -64,79 +64,9 @@ using Products = Tensor;
 using Products = Scalar;
 #endif
 
-#include "attention_rows.cuh"
+#include "attention_tiles.cuh"
 #include "attention_mask.cuh"
-
-// The scores of a warp's rows so far.
-struct Softmax {
-    // How much greater than `top` a score may be, as its logarithm to base 2: 2^(BOOST + SLACK) is a number of TYPE.
-    static constexpr float SLACK = 7.0f, GROWN = NATURAL ? SLACK / LOG2_E : SLACK;
-    float top[2] = {minus_infinity(), minus_infinity()};  // what exponentials are taken against, with its unit
-    float sum[2] = {0.0f, 0.0f};  // of the thread's own keys
-    // Greater logarithms have no digits left for BOOST, nor for what one rounding less makes of a product.
-    static constexpr float FAR = 1 << 20;
-
-    // Scores become exponentials; o is scaled to go with them.
-    __device__ __forceinline__ void add(float (&s)[KEYS / 8][4], float (&o)[HEAD_V / 8][4], float unit) {
-        float peak[2] = {minus_infinity(), minus_infinity()};
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) peak[i / 2] = fmaxf(peak[i / 2], s[n][i]);
-        }
-        warp_reduce<4>(peak, Max());
-        bool grown = false;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float above = RAW ? __fmaf_rn(peak[half], unit, -top[half]) : peak[half] - top[half];
-            grown |= above > GROWN;  // false of -inf twice
-        }
-        // Ordinary arithmetic has no registers left for two ways.
-        if (!TENSOR || __any_sync(0xffffffffu, grown)) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const float greatest = fmaxf(top[half], RAW ? __fmul_rn(peak[half], unit) : peak[half]);
-                const float factor = exponential(top[half], base_of(greatest), 0.0f, 1.0f);
-                top[half] = greatest;
-                sum[half] *= factor;
-#pragma unroll
-                for (int n = 0; n < HEAD_V / 8; n++) {
-                    o[n][2 * half] *= factor;
-                    o[n][2 * half + 1] *= factor;
-                }
-            }
-        }
-        float base[2] = {base_of(top[0]), base_of(top[1])};
-        // `top` is a rounded product, from which that of the greatest score must not be taken unrounded where it is far.
-        if (RAW && __any_sync(0xffffffffu, fmaxf(fabsf(base[0]), fabsf(base[1])) > FAR)) {
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) s[n][i] = __fmul_rn(s[n][i], unit) - base[i / 2];
-            }
-            fill(base, 0.0f);
-            unit = 1.0f;
-        }
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                s[n][i] = exponential(s[n][i], base[i / 2], Products::BOOST, unit);
-                sum[i / 2] += s[n][i];
-            }
-        }
-    }
-
-    // Of a score against a base, times 2^boost.
-    static __device__ __forceinline__ float exponential(float score, float base, float boost, float unit) {
-        if (NATURAL) return exp2f((score - base) * LOG2_E + boost);
-        if (RAW) return exp2f(__fmaf_rn(score, unit, boost - base));
-        return exp2f(score + (boost - base));
-    }
-
-    // In units of log 2.
-    __device__ __forceinline__ float top_of(int half) const { return NATURAL ? added(top[half]) : top[half]; }
-};
+#include "attention_softmax.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     const TYPE* q, const TYPE* k, const TYPE* v, const TYPE* past_k, const TYPE* past_v, const MASK_TYPE* mask,
@@ -150,46 +80,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     long long mask_batch, long long mask_head, long long mask_row, long long mask_key, int mask_keys,
     int past, int fresh, int start, int splits
 ) {
+    // Whether greatest scores are taken for small, see attention_softmax.cuh; where they are not, all is done again.
+    bool bold = TENSOR;
+again:
     extern __shared__ __align__(16) unsigned char memory[];
     TYPE* const query_tile = reinterpret_cast<TYPE*>(memory);
     TYPE* const key_tile = query_tile + ROWS * QUERY_STRIDE;
     TYPE* const value_tile = key_tile + KEYS * STRIDE;
 
-    // The rows that see most keys come first: those behind fill the gaps that the last blocks leave.
-    const int first_row = (tiles - 1 - static_cast<int>(blockIdx.x % tiles)) * ROWS;
-    const int split = blockIdx.x / tiles % splits;
-    const long long pair = blockIdx.x / tiles / splits;
-    const long long batch = pair / kv_heads, kv_head = pair % kv_heads;
+    const Place here(tiles, splits, kv_heads, Rows<HEAD, STRIDE>::WHOLE);
+    const int first_row = here.first_row, batch = here.batch, kv_head = here.head;
     const int rows = queries * group;
     const int lane = threadIdx.x % 32, own = static_cast<int>(threadIdx.x / 32) * 16;
 
     // The first query stands at key `start`, or as far from the end as there are queries where keys have a length.
     // Query i sees the keys from i + offset - left to i + offset + right, of those that are known; none counts that is not
-    // before `limit`.
+    // before `limit`, and one that is not before `counted` only where a mask says so.
     const int total = past + fresh;
-    const long long length = lengths ? max(0ll, min(lengths[batch], 1ll << 28)) : total;
-    const int offset = lengths ? static_cast<int>(length) - queries : start;
+    const int length = lengths ? static_cast<int>(max(0ll, min(lengths[batch], 1ll << 28))) : total;
+    const int offset = lengths ? length - queries : start;
     // What a mask puts in place of a score may count, even at keys that are hidden otherwise.
     const bool everything = MASK == BOOLEAN && filler > minus_infinity();
-    const int known = min(static_cast<int>(length), total);
+    const int known = min(length, total);
     const int limit = everything ? total : MASK ? min(mask_keys, known) : known;
+    const int counted = min(known, limit);
     const int first_query = first_row / group, last_query = (min(first_row + ROWS, rows) - 1) / group;
     int begin = everything ? 0 : max(0, first_query + offset - left) / KEYS * KEYS;
     int end = everything ? total : min(limit, last_query + offset + right + 1);
     const int turns = (max(0, end - begin) + KEYS - 1) / KEYS;
     const int share = (turns + splits - 1) / splits * KEYS;
-    begin += split * share;
+    begin += here.split * share;
     end = min(end, begin + share);
 
     const auto query = [&](int row) {
         const int r = first_row + row;
         return q + batch * q_batch + (kv_head * group + r % group) * q_head + r / group * q_row;
     };
-    const long long before = pair * past;
-    const TYPE* const new_keys = k + batch * k_batch + kv_head * k_head;
-    const TYPE* const new_values = v + batch * v_batch + kv_head * v_head;
-    Rows<HEAD, STRIDE> keys{past_k, new_keys, q, before, k_row, past, limit, head, key_tile};
-    Rows<HEAD_V, STRIDE_V> values{past_v, new_values, q, before, v_row, past, limit, head_v, value_tile};
+    Rows<HEAD, STRIDE> keys{past_k, k, q, tiles, splits, kv_heads, k_batch, k_head, k_row, past, limit, head, key_tile};
+    Rows<HEAD_V, STRIDE_V> values{
+        past_v, v, q, tiles, splits, kv_heads, v_batch, v_head, v_row, past, limit, head_v, value_tile};
     if constexpr (ROOM) {
         keys.begin(begin);
         values.begin(begin);
@@ -202,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
         float value[VECTOR_ROTARY];
         fill(value, 0.0f);
         if (row < rows - first_row && column < head) {
-            angles.load(value, query(row), column, batch * queries + (first_row + row) / group);
+            angles.load(value, query(row), column, static_cast<long long>(batch) * queries + (first_row + row) / group);
         }
         store_floats(query_tile + row * QUERY_STRIDE + column, value);
     }
@@ -240,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
 
     TYPE* const own_rows = query_tile + own * QUERY_STRIDE;
     Products products;
-    Softmax softmax;
+    Softmax softmax{bold};
     float o[HEAD_V / 8][4];
 #pragma unroll
     for (int n = 0; n < HEAD_V / 8; n++) fill(o[n], 0.0f);
@@ -278,70 +207,63 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
             }
         }
 #if MASK
-        const auto mask_scores = [&] {
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, hidden, mask_unit);
-            }
-        };
-        if (MASK == ADDED && !told.nothing()) mask_scores();  // before keys are hidden: -inf times a scale of 0 is not -inf
+        // Before keys are hidden: -inf times a scale of 0 is not -inf.
+        if (MASK == ADDED && !told.nothing()) told.apply(s, hidden, mask_unit);
 #endif
-        const bool edge = key < last_query + offset - left || key + KEYS - 1 > min(known - 1, first_query + offset + right);
-        if (edge) {
+        // Of a row, keys are hidden from `last` on and before `first`, counted from the thread's own first key.
+        const auto counted_from_own = [&](int j) { return j - key - key_of(0, 0); };
+        const bool ahead = key < last_query + offset - left;
+        const bool behind = key + KEYS > min(counted, first_query + offset + right + 1);
+        if (ahead || behind) {
+            int last[2], first[2];
 #pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int j = key + key_of(n, i);
-                    if (j < at[i / 2] - left || j > at[i / 2] + right || j >= known) s[n][i] = minus_infinity();
-                }
+            for (int half = 0; half < 2; half++) {
+                last[half] = counted_from_own(min(counted, at[half] + right + 1));
+                first[half] = counted_from_own(at[half] - left);
             }
+            hide(s, [&](int j, int half) { return j >= last[half]; });
+            if (ahead) hide(s, [&](int j, int half) { return j < first[half]; });
         }
 #if MASK
-        if (MASK == BOOLEAN && !told.nothing()) mask_scores();
-        if (everything && key + KEYS > total) {
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    if (key + key_of(n, i) >= total) s[n][i] = minus_infinity();
-                }
-            }
-        }
+        if (MASK == BOOLEAN && !told.nothing()) told.apply(s, hidden, mask_unit);
+        if (behind && everything) hide(s, [&](int j, int) { return j >= counted_from_own(total); });
 #endif
         softmax.add(s, o, unit);
         products.add_values(o, s, value_tile);
         __pipeline_wait_prior(0);
         __syncthreads();
     }
+    if (bold && __syncthreads_or(softmax.lost())) {
+        bold = false;
+        goto again;
+    }
     warp_reduce<4>(softmax.sum, Add());
 
+    const Place place(tiles, splits, kv_heads);  // behind the loop, where it has had no registers
     if (partial) {
         const long long count = static_cast<long long>(gridDim.x / tiles) * rows;
         const float unboosted = exp2f(-Products::BOOST);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int row = first_row + own + lane / 4 + 8 * half;
+            const int row = place.first_row + own + lane / 4 + 8 * half;
             if (row >= rows) continue;
-            const long long place = (pair * splits + split) * rows + row;
+            const long long to = static_cast<long long>(place.pair * splits + place.split) * rows + row;
 #pragma unroll
             for (int n = 0; n < HEAD_V / 8; n++) {
                 const float both[2] = {o[n][2 * half] * unboosted, o[n][2 * half + 1] * unboosted};
-                store_floats(partial + place * HEAD_V + Products::column(n, 2 * half), both);
+                store_floats(partial + to * HEAD_V + Products::column(n, 2 * half), both);
             }
             const float statistics[2] = {softmax.top_of(half), softmax.sum[half] * unboosted};
-            if (lane % 4 == 0) store_floats(partial + count * HEAD_V + place * 2, statistics);
+            if (lane % 4 == 0) store_floats(partial + count * HEAD_V + to * 2, statistics);
         }
         return;
     }
 
-    // Rows go to memory in whole, by way of the place of the queries.
-    __syncwarp();
+    // Rows go to memory in whole, by way of the place of the queries, which nobody reads any more.
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int row = min(first_row + own + lane / 4 + 8 * half, rows - 1);
-        const float sink = sinks ? to_float(sinks[kv_head * group + row % group]) * LOG2_E : minus_infinity();
+        const int row = min(place.first_row + own + lane / 4 + 8 * half, rows - 1);
+        const float sink = sinks ? to_float(sinks[place.head * group + row % group]) * LOG2_E : minus_infinity();
         const float boosted = exp2f(-Products::BOOST);
         const float factor = factor_of(softmax.top_of(half), softmax.sum[half] * boosted, sink, nan_to_zero) * boosted;
 #pragma unroll
@@ -353,9 +275,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     __syncwarp();
     constexpr int VECTORS = HEAD_V / VECTOR_Y;
     for (int i = lane; i < 16 * VECTORS; i += 32) {
-        const int r = first_row + own + i / VECTORS, column = i % VECTORS * VECTOR_Y;
+        const int r = place.first_row + own + i / VECTORS, column = i % VECTORS * VECTOR_Y;
         if (r >= rows || column >= head_v) continue;
-        TYPE* const to = y + batch * y_batch + (kv_head * group + r % group) * y_head + r / group * y_row + column;
+        TYPE* const to = y + place.batch * y_batch + (place.head * group + r % group) * y_head + r / group * y_row + column;
         *reinterpret_cast<Vector<TYPE, VECTOR_Y>*>(to) = *reinterpret_cast<const Vector<TYPE, VECTOR_Y>*>(
             own_rows + i / VECTORS * QUERY_STRIDE + column);
     }

@@ -1,4 +1,13 @@
 // Which keys a thread's scores are of, and what a mask says of them; names that are not here are those of attention.cu.
+//
+// What a tile of 64 keys takes of a thread, which has 32 of its scores, beyond the products and exponentials:
+// read     4 accesses of 8 neighbours and as many addresses, whichever lengths: keys behind the mask's last are hidden
+//          by where they end
+// looked   that it says nothing: a boolean mask as 32 bits (7 instructions), one that is added as words (8); a tile of
+//          which that is so for all rows of the warp is done with
+// shown    where it is not: of a boolean mask 32 choices, and 11 instructions that make the bits predicates; of an added
+//          one a number and a sum for each score, in which log2(e) and the scale are one factor
+// edges    where rows end or begin inside the tile a comparison of a number with the row's limit, and a choice
 
 // -inf of a type, twice; and whether its lowest number, divided by what scores are multiplied by, is a number still.
 template <class T> struct Lowest {
@@ -26,6 +35,19 @@ __device__ __forceinline__ int key_of(int n, int i) {
     return MASKED_BY_EIGHT ? n / 4 * 32 + 8 * t + n % 4 * 2 + i % 2 : 8 * n + 2 * t + i % 2;
 }
 
+// Hides the keys for which `hidden(j, half)` is true, j counted from the thread's first key of the tile: a number that is
+// compared as it is.
+template <class Hidden> __device__ __forceinline__ void hide(float (&s)[KEYS / 8][4], Hidden hidden) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int j = MASKED_BY_EIGHT ? n / 4 * 32 + n % 4 * 2 + i % 2 : 8 * n + i % 2;
+            if (hidden(j, i / 2)) s[n][i] = minus_infinity();
+        }
+    }
+}
+
 #if MASK
 // What the mask says of the scores of a thread, those of two rows.
 struct Mask {
@@ -43,54 +65,82 @@ struct Mask {
 
     // From now on rows begin at the thread's first key; the number of keys is a multiple of 8.
     __device__ __forceinline__ void begin() {
-        const int own = threadIdx.x % 4 * 8;
-        rows[0] += own;
-        rows[1] += own;
-        if (COUNTED) keys -= own;
+        rows[0] += threadIdx.x % 4 * 8;
+        rows[1] += threadIdx.x % 4 * 8;
+        keys -= threadIdx.x % 4 * 8 + 8;
+        keep(rows[0]);
+        keep(rows[1]);
+        keep(keys);
     }
 
+    // Of keys behind the last it reads what is said of others: they are hidden besides.
     __device__ __forceinline__ void load(int first) {
 #pragma unroll
         for (int block = 0; block < KEYS / 32; block++) {
+            const int key = min(first + 32 * block, keys);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int key = first + 32 * block;
-                Eight& into = told[block][half];
-                if (key + (COUNTED ? 0 : static_cast<int>(threadIdx.x % 4 * 8)) < keys) {
-                    into = *reinterpret_cast<const Eight*>(rows[half] + key);
-                } else {
-#pragma unroll
-                    for (int j = 0; j < WORDS; j++) into.at[j] = MASK == BOOLEAN ? 0 : Lowest<MASK_TYPE>::INFINITE;
-                }
+#ifndef ONNXFUSE_EMULATOR
+                __builtin_assume(__isGlobal(rows[half]));  // which compilers forget of what is kept
+#endif
+                told[block][half] = *reinterpret_cast<const Eight*>(rows[half] + key);
             }
         }
     }
 
+#if MASK == BOOLEAN
+    // One bit for each score: word `place` of bytes that are 0 or 1 gives bit `place` of each byte.
+    static constexpr int PLACES = KEYS / 32 * 2 * WORDS;
+    static constexpr unsigned ALL = 0x01010101u * ((1u << PLACES) - 1);
+    static_assert(PLACES <= 8, "");
+
+    __device__ __forceinline__ unsigned gathered() const {
+        int bits = 0;
+#pragma unroll
+        for (int place = PLACES - 1; place >= 0; place--) {
+            bits = static_cast<int>(2u * bits + told[place / WORDS / 2][place / WORDS % 2].at[place % WORDS]);
+            keep(bits);  // or else it becomes sums of sums, which are more
+        }
+        return bits;
+    }
+
+    // Bits in their order: seven of them become predicates by one instruction.
+    __device__ __forceinline__ void apply(float (&s)[KEYS / 8][4], float fill, float) const {
+        const unsigned bits = gathered();
+#pragma unroll
+        for (int bit = 0; bit < 32; bit++) {
+            const int place = bit % 8, j = place % WORDS * 4 + bit / 8;
+            if (place >= PLACES) continue;
+            float& score = s[place / WORDS / 2 * 4 + j / 2][place / WORDS % 2 * 2 + j % 2];
+            score = bits & 1u << bit ? score : fill;
+        }
+    }
+#else
     __device__ __forceinline__ MASK_TYPE of(int n, int i) const {
         const int j = n % 4 * 2 + i % 2;
-#if MASK == BOOLEAN
-        return told[n / 4][i / 2].at[j / 4] & 0xffu << j % 4 * 8;
-#else
         const unsigned pair = told[n / 4][i / 2].at[j / 2];
         return bits_of<MASK_TYPE>(static_cast<unsigned short>(j % 2 ? pair >> 16 : pair));
-#endif
     }
+#endif
 
     // Whether the mask shows all keys of the tile to all rows of the warp, and adds nothing: of masks that hide what comes
     // later, or what fills a batch up, most tiles are so or are hidden.
     __device__ __forceinline__ bool nothing() const {
         if (!TENSOR || NATURAL) return false;  // natural logarithms take their unit from what a mask is added by
+#if MASK == BOOLEAN
+        return __all_sync(0xffffffffu, gathered() == ALL);
+#else
         unsigned differ = 0;
-        constexpr unsigned shown = MASK == BOOLEAN ? 0x01010101u : 0u;
 #pragma unroll
         for (int block = 0; block < KEYS / 32; block++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
 #pragma unroll
-                for (int j = 0; j < WORDS; j++) differ |= told[block][half].at[j] ^ shown;
+                for (int j = 0; j < WORDS; j++) differ |= told[block][half].at[j];
             }
         }
         return __all_sync(0xffffffffu, differ == 0);
+#endif
     }
 #else
     Vector<MASK_TYPE, MASK_VECTOR> told[KEYS / 8][4 / MASK_VECTOR];
@@ -125,16 +175,24 @@ struct Mask {
     static __device__ __forceinline__ void hide(bool& shown) { shown = false; }
     template <class T> static __device__ __forceinline__ void hide(T& added) { assign(added, minus_infinity()); }
 
-    // `unit` is that of the score, or where scores are as the product gives them, what one of the mask is in theirs.
-    __device__ __forceinline__ float apply(float x, int n, int i, float fill, float unit) const {
-        const MASK_TYPE said = of(n, i);
-        if constexpr (MASK == BOOLEAN) {
-            return said ? x : fill;
-        } else if constexpr (RAW) {
-            return __fmaf_rn(to_float(said), unit, x);
-        } else {
-            return x * unit + to_float(said);
+#if MASK == ADDED || MASK_VECTOR != 8
+    // `unit` is that of the scores, or where they are as the product gives them, what one of the mask is in theirs.
+    __device__ __forceinline__ void apply(float (&s)[KEYS / 8][4], float fill, float unit) const {
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const MASK_TYPE said = of(n, i);
+                if constexpr (MASK == BOOLEAN) {
+                    s[n][i] = said ? s[n][i] : fill;
+                } else if constexpr (RAW) {
+                    s[n][i] = __fmaf_rn(to_float(said), unit, s[n][i]);
+                } else {
+                    s[n][i] = s[n][i] * unit + to_float(said);
+                }
+            }
         }
     }
+#endif
 };
 #endif

@@ -178,15 +178,19 @@ def _source(
         vectors,
         setting.softcap != 0,
         mask.dtype.name if mask is not None else "",
-        told.vector(address(mask), mask.dtype.itemsize, _most(sizes, tile, mask)) if told and mask is not None else 1,
+        told.vector(address(mask), mask.dtype.itemsize, _most(setting, sizes, tile, mask))
+        if told and mask is not None
+        else 1,
         rotary,
     )
 
 
-def _most(sizes: Sizes, tile: Tiles, mask: Array) -> int:
+def _most(setting: Setting, sizes: Sizes, tile: Tiles, mask: Array) -> int:
     """Keys of a mask that are one access at most: a thread has eight neighbours where a tile is of 32 keys.  A number
-    that grows from call to call is no multiple of eight the next time, and float32 fills sectors as it is."""
-    return 8 if not sizes.past and tile.keys % 32 == 0 and mask.dtype.itemsize <= 2 else 2
+    that grows from call to call is no multiple of eight the next time, and float32 fills sectors as it is.  By eights
+    nothing is said of keys behind the mask's last, which therefore must not count."""
+    counts = mask.shape[-1] < sizes.total and mask.dtype == bool and setting.filler > -math.inf
+    return 8 if not sizes.past and tile.keys % 32 == 0 and mask.dtype.itemsize <= 2 and not counts else 2
 
 
 def _mask(shape: tuple[int, ...] | None, total: int) -> tuple[int, int, int, int, int]:

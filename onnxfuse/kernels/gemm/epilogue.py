@@ -21,7 +21,7 @@ from onnxfuse.kernels.device.kernel import REAL
 from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.elementwise import FORMULAS
-from onnxfuse.kernels.pointwise.expressions.index import LANE, Coordinates, Guard, flat, total, variable
+from onnxfuse.kernels.pointwise.expressions.index import DOWN, LANE, Coordinates, Guard, flat, total, variable
 from onnxfuse.kernels.pointwise.expressions.moves import Call
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
 from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
@@ -140,7 +140,7 @@ def product(
     assert made.b is not None
     kinds = kinds_of(used, made.inputs)
     width = neighbours(made, aligned)
-    lanes = in_lanes(made, width)
+    lanes = in_lanes(made, width, DOWN)
     stores = [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in stores]
     text, carried = _written(kinds, stores, made.rows * made.columns, width)
     return Traced(
@@ -195,14 +195,14 @@ def neighbours(made: Multiplied, aligned: bool) -> int:
     return gcd(made.columns, ACCESS // made.dtype.itemsize) if aligned else 1
 
 
-def in_lanes(made: Multiplied, width: int) -> Substitution:
+def in_lanes(made: Multiplied, width: int, down: int = 0) -> Substitution:
     """An element as that of a lane of a vector, column = width·column + v, and what device code hands over as an array
-    of them."""
-    lane, depends = ("v", LANE) if width > 1 else ("0", 0)
+    of them; `down` is DOWN where what depends on no row is to stand apart."""
+    lane, depends = ("v", LANE) if width > 1 else ("0", down)
     column = total([(variable("column", made.columns // width), width), (variable("v", width, LANE), 1)])
     return Substitution(
         made.scalars,
-        {"column": column} if width > 1 else {},
+        {"row": variable("row", made.rows, down), **({"column": column} if width > 1 else {})},
         lambda name: made.scalars.argument(f"{name}[{lane}]", FLOAT, depends),
     )
 
@@ -211,7 +211,7 @@ def _written(kinds: Mapping[int, str], stores: Sequence[Stored], count: int, wid
     """The struct `Fused`, and what it carries."""
     for wide in (False, True):
         functions = Functions(kinds, wide, width)
-        lines = functions.stores(stores)
+        same, lines = functions.stores_apart(stores)
         if functions.narrow and count < MOST_NARROW:
             break
     carried = functions.carried()
@@ -219,9 +219,13 @@ def _written(kinds: Mapping[int, str], stores: Sequence[Stored], count: int, wid
         *carried.head,
         "struct Fused {",
         *(f"{member};" for member in carried.members),
-        f"__device__ __forceinline__ void write(const float (&result)[{width}], long long row_, int column_) const {{",
-        "const Index row = static_cast<Index>(row_), column = static_cast<Index>(column_);",
+        "__device__ __forceinline__ auto columns(int column_) const {",
+        "const Index column = static_cast<Index>(column_);",
+        *same,
+        f"return [=](const float (&result)[{width}], long long row_) {{",
+        "const Index row = static_cast<Index>(row_);",
         *lines,
+        "};",
         "}",
         "};",
         "",

@@ -69,6 +69,10 @@ class Tables:
         """Instructions of the main loop for each product of matrices."""
         return lambda architecture: unit * (self.of(source)(architecture).per_product or 0.0)
 
+    def masked(self, source: str) -> Figure:
+        """The same of a tile of which a mask shows each score a part of its own."""
+        return lambda architecture: self.of(source)(architecture).masked_per_product or 0.0
+
     def per_element(self, source: str) -> Figure:
         """Instructions for each element written."""
         return lambda architecture: self.of(source)(architecture).per_element(HALF_BYTES) or 0.0
@@ -117,10 +121,11 @@ def rows(found: Tables) -> Iterator[Row]:
     for head, goal in ((64, 6.0), (80, 6.0), (128, 4.0)):
         yield Row(f"attention, heads of {head}", goal, found.per_product(f"Attention float16 {head}"))
     yield Row("attention, heads of 64, one query", 6.0, found.per_product("Attention float16 64 one query"))
-    for head, mask, goal in ((64, "boolean", 6.0), (128, "boolean", 4.0), (128, "added", 4.0)):
+    for head, mask, goal in ((64, "boolean", 6.0), (64, "added", 6.0), (128, "boolean", 4.0), (128, "added", 4.0)):
         name = f"Attention float16 {head} {mask} mask"
-        what = f"attention, heads of {head}, {mask} mask that shows a tile whole"
-        yield Row(what, goal, found.per_product(name))
+        what = f"attention, heads of {head}, {mask} mask"
+        yield Row(f"{what} that shows a tile whole", goal, found.per_product(name))
+        yield Row(f"{what} that shows a tile in part", goal, found.masked(name))
     for tile in ("large", "large transposed"):
         yield Row(f"main loop of 128 x 128 tiles, {tile}", LOOP, found.per_product(f"{PRODUCT} {tile}", UNIT))
     for tile in ("warpgroups", "warpgroups transposed"):
@@ -150,11 +155,10 @@ def rows(found: Tables) -> Iterator[Row]:
     yield Row("bytes spilled, all products and attentions", 0, lambda architecture: found.spills[architecture])
 
 
-UNITS = """Attention: instructions of the main loop for each product of matrices (HMMA, m16n8k16) of a warp; a tile of
-which a mask says more than that its keys are shown takes two more for each score, 64 in all.  Main loops of products:
-instructions for 64 of them; a product by a warpgroup (HGMMA, m64n256k16, on sm_90a) counts as the 32 that each of its
-warps would need.  Epilogues: instructions for each element beyond those of a product of which nothing is
-made, which takes {bare:.1f} on sm_90 for what comes before and behind its main loop."""
+UNITS = """Attention: instructions of the main loop for each product of matrices (HMMA, m16n8k16) of a warp.  Main
+loops of products: instructions for 64 of them; a product by a warpgroup (HGMMA, m64n256k16, on sm_90a) counts as the
+32 that each of its warps would need.  Epilogues: instructions for each element beyond those of a product of which
+nothing is made, which takes {bare:.1f} on sm_90 for what comes before and behind its main loop."""
 
 
 def section(found: Tables) -> str:

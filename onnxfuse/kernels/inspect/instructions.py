@@ -31,8 +31,8 @@ from .sass import Instruction, disassembled, functions, loops, version, way
 TABLE = Path(__file__).parent / "instructions.json"
 
 COUNTED = re.compile(
-    r"Attention (float16 (64|80|128)|bfloat16 128|float32 64|float16 64 one query|float16 (64|128) boolean mask)"
-    r"|Attention float16 (128 added mask|128 turned|parts|present( turned)?)"
+    r"Attention (float16 (64|80|128)|bfloat16 128|float32 64|float16 64 one query)"
+    r"|Attention float16 ((64|128) (boolean|added) mask|128 turned|parts|present( turned)?)"
     r"|AttentionGrad (float16 (64|128)( added mask)?|float32 64)( of keys and values)?"
     r"|FusedMatMul float16 (large|medium|few rows|large transposed|large odd|(large|few rows) partial|after .*)"
     r"|FusedMatMul float16 large (bare|Relu|Swish|Tanh|FastGelu|Gelu)"
@@ -52,6 +52,8 @@ WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "16": 2, "8"
 WARPGROUP, WARPS = re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)\."), 4
 """A product by a warpgroup, and its warps."""
 HMMA = (16, 8, 16)
+MASKING = ("R2P", "HADD2.F32")
+"""What only a mask takes in a loop of products: bits of a boolean one become predicates, halves numbers."""
 WORD = 4
 """Bytes of an access that does not say how wide it is, of a matrix of LDSM for each lane."""
 
@@ -75,13 +77,15 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one `__global__` function; accesses ("LDG 16", with their bytes) and conversions are of the whole way."""
+    """Of one `__global__` function; `masked` is the way through the main loop of products that applies a mask to each
+    score; accesses ("LDG 16", with their bytes) and conversions are of the whole way."""
 
     whole: Way
     loop: Way | None
     accesses: Mapping[str, int]
     conversions: int
     barriers: int
+    masked: Way | None = None
 
     @property
     def main(self) -> Way:
@@ -92,6 +96,11 @@ class Counts:
     def per_product(self) -> float | None:
         """Instructions of the main loop for each product of matrices (HMMA) in it."""
         return self.main.instructions / self.main.products if self.main.products else None
+
+    @property
+    def masked_per_product(self) -> float | None:
+        """The same where a mask is applied."""
+        return self.masked.instructions / self.masked.products if self.masked else None
 
     def per_element(self, itemsize: int) -> float | None:
         """Instructions for each element that is written, of so many bytes: of the main loop where it writes, else of
@@ -125,8 +134,9 @@ def _bytes(code: Sequence[Instruction], names: Sequence[str]) -> int:
     return sum(width(i) for i in code if i.name in names and _moves(i))
 
 
-def _walked(code: Sequence[Instruction], first: int, last: int) -> tuple[Way, list[Instruction]]:
-    """A way through a loop, or through all; loops inside it are for what is left over, where they can be left out."""
+def _walked(code: Sequence[Instruction], first: int, last: int, masks: bool = False) -> tuple[Way, list[Instruction]]:
+    """A way through a loop, or through all; loops inside it are for what is left over, where they can be left out.  It
+    applies `masks` where that is said and any way does."""
     within = {
         id(i)
         for a, b in loops(code)
@@ -136,7 +146,8 @@ def _walked(code: Sequence[Instruction], first: int, last: int) -> tuple[Way, li
     moves = (*GLOBAL_READS, *GLOBAL_WRITES, *COPIES)
 
     def weigh(i: Instruction) -> tuple[int, ...]:
-        return (_products(i), -(id(i) in within), width(i) if i.name in moves and _moves(i) else 0)
+        masked = masks and i.op.startswith(MASKING)
+        return (_products(i), masked, -(id(i) in within), width(i) if i.name in moves and _moves(i) else 0)
 
     _, walked = way(code, first, last, weigh)
     found = Way(
@@ -158,13 +169,22 @@ def _products(i: Instruction) -> int:
 def counts(code: Sequence[Instruction]) -> Counts:
     """Of the instructions of a function."""
     whole, walked = _walked(code, 0, len(code) - 1)
-    through = [_walked(code, first, last)[0] for first, last in loops(code)]
-    through = [one for one in through if one.products or (not whole.products and one.moved)]
-    loop = max(through, key=lambda one: (one.products, one.moved, -one.instructions), default=None)
+    through = {(first, last): _walked(code, first, last)[0] for first, last in loops(code)}
+    through = {at: one for at, one in through.items() if one.products or (not whole.products and one.moved)}
+    at = max(through, key=lambda at: _rank(through[at]), default=None)
+    loop = through[at] if at else None
+    masked, steps = _walked(code, *at, masks=True) if at and through[at].products else (None, [])
+    if not any(i.op.startswith(MASKING) for i in steps):
+        masked = None
     accesses = Counter(f"{i.name} {width(i)}" for i in walked if i.name in ACCESSES and _moves(i))
     conversions = sum(i.name in CONVERSIONS or i.op.startswith("HADD2.F32") for i in walked)
     barriers = sum(i.name == "BAR" for i in walked)
-    return Counts(whole, loop, dict(sorted(accesses.items())), conversions, barriers)
+    return Counts(whole, loop, dict(sorted(accesses.items())), conversions, barriers, masked)
+
+
+def _rank(loop: Way) -> tuple[int, ...]:
+    """Of loops that multiply as much the innermost, of others the one that moves most."""
+    return loop.products, 0 if loop.products else loop.moved, -loop.instructions
 
 
 def counted(source: Source, architecture: str) -> dict[str, Counts]:
@@ -199,9 +219,10 @@ def texts() -> dict[str, str]:
 
 
 def _read(figures: Mapping[str, object]) -> Counts:
-    whole, loop = (figures[name] and Way(*figures[name]) for name in ("whole", "loop"))  # type: ignore[misc]
+    given = (figures.get(name) for name in ("whole", "loop", "masked"))
+    whole, loop, masked = (Way(*one) if one else None for one in given)  # type: ignore[misc]
     rest = {name: figures[name] for name in ("accesses", "conversions", "barriers")}
-    return Counts(whole, loop or None, **rest)  # type: ignore[arg-type]
+    return Counts(whole, loop, **rest, masked=masked)  # type: ignore[arg-type]
 
 
 SLACK = 1.02
@@ -212,7 +233,9 @@ def worse(before: Counts, now: Counts) -> list[str]:
     """What has become worse by more than that, each with both figures: instructions for the work that is done, bytes of
     an access, conversions, barriers."""
     found = []
-    for name, old, new in (("main loop", before.main, now.main), ("whole way", before.whole, now.whole)):
+    ways = (("main loop", before.main, now.main), ("whole way", before.whole, now.whole))
+    masked = (("tile with a mask", before.masked, now.masked),) if before.masked and now.masked else ()
+    for name, old, new in (*ways, *masked):
         work = [w.products or w.moved or 1 for w in (old, new)]
         if new.instructions / work[1] > SLACK * old.instructions / work[0]:
             unit = "products" if old.products else "bytes"
@@ -237,6 +260,7 @@ def told(name: str, architecture: str, entry: str, found: Counts) -> str:
         f"{found.whole.instructions:5} instructions",
         f"{found.main.instructions:5} in the main loop" if found.loop else " " * 22,
         f"{found.per_product:5.2f} a product" if found.per_product else " " * 15,
+        *([f"{found.masked_per_product:5.2f} with a mask"] if found.masked_per_product else []),
         f"{element:6.1f} an element" if element else " " * 17,
         f"{found.bytes_per_access:5.1f} bytes an access  {found.conversions:4} conversions",
     ]
@@ -253,7 +277,8 @@ def main(words: Sequence[str] = ()) -> int:
     for (name, architecture), entries in zip(asked, found, strict=True):
         for entry, one in entries.items():
             print(told(name, architecture, entry, one))
-            figures = {k: list(v.values()) if k in ("whole", "loop") and v else v for k, v in asdict(one).items()}
+            given = ((k, v) for k, v in asdict(one).items() if v is not None or k != "masked")
+            figures = {k: list(v.values()) if k in ("whole", "loop", "masked") and v else v for k, v in given}
             plain.setdefault(name, {}).setdefault(architecture, {})[entry] = figures
     if not words:
         TABLE.write_text(_written(plain, nvrtc.digests(sources)))

@@ -49,7 +49,7 @@ __device__ __forceinline__ void normalise(const Fused& fused, long long rows, in
             for (int i = 0; i < VECTOR; i++) sum[0] += held[item][i];
         }
         row_reduce<0>(sum, Add());
-        shift = sum[0] / static_cast<float>(min(columns, span()));
+        shift = __fdividef(sum[0], static_cast<float>(min(columns, span())));  // an estimate
     }
 
     float moment[CENTER || MEAN ? 2 : 1] = {};
@@ -65,9 +65,14 @@ __device__ __forceinline__ void normalise(const Fused& fused, long long rows, in
     row_reduce<1>(moment, Add());
 
     const float count = static_cast<float>(columns);
-    float mean = 0.0f;  // from `shift`
-    float variance = moment[0] / count;
-    if constexpr (CENTER || MEAN) mean = moment[1] / count;
+    float mean = 0.0f, variance;  // the mean from `shift`
+    if constexpr (CENTER || MEAN) {
+        const float share = 1.0f / count;  // one quotient for two
+        mean = moment[1] * share;
+        variance = moment[0] * share;
+    } else {
+        variance = moment[0] / count;
+    }
     if constexpr (CENTER) {
         variance -= mean * mean;
         if (variance < 0.0f) variance = 0.0f;  // a NaN stays

@@ -77,3 +77,14 @@ def test_neighbours_are_read_and_written_together_where_they_are_neighbours_ther
 def test_neighbours_are_no_more_than_fit(columns: int, aligned: bool, width: int) -> None:
     text = "(a, b, z) => (y) { p = MatMul(a, b) y = Add(p, z) }"
     assert traced(text, (4, 6), (6, columns), (columns,), aligned=aligned).width == width
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_what_no_row_changes_is_read_once_for_its_columns(aligned: bool) -> None:
+    found = traced("(a, b, z, w) => (y) { p = MatMul(a, b) s = Add(p, z) y = Mul(s, w) }",
+                   (4, 6), (6, 24), (24,), (4, 24), aligned=aligned)  # fmt: skip
+    same, each = found.text.split("return [=]")
+    assert "in2" in same.partition("columns(")[2]
+    assert "in3" not in same.partition("columns(")[2]
+    assert "in2" not in each
+    assert "in3" in each

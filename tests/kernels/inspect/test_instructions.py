@@ -97,6 +97,33 @@ def test_what_is_counted() -> None:
     assert found.bytes_per_access == pytest.approx(26 / 3)
 
 
+MASKED = """
+.text.attention:
+.L_x_0:
+        /*0010*/                   HMMA.16816.F32 R4, R8, R10, R4 ;
+        /*0020*/               @P0 BRA `(.L_x_1) ;
+        /*0030*/                   R2P PR, R2, 0x7f ;
+        /*0040*/                   FSEL R4, R4, -INF , P1 ;
+.L_x_1:
+        /*0050*/                   HMMA.16816.F32 R4, R8, R10, R4 ;
+        /*0060*/               @P1 BRA `(.L_x_0) ;
+        /*0070*/                   LDGSTS.E.BYPASS.128 [R5], desc[UR4][R2.64] ;
+        /*0080*/               @P2 BRA `(.L_x_0) ;
+        /*0090*/                   EXIT ;
+"""
+
+
+def test_a_tile_with_a_mask_is_counted_besides() -> None:
+    """The main loop is the innermost of those that multiply as much, and its shortest way passes masks by."""
+    found = counts(sass.functions(MASKED)["attention"])
+    assert found.loop == Way(4, products=2, read=0, written=0, copied=0)
+    assert found.masked == replace(found.loop, instructions=6)
+    assert found.masked_per_product == 3
+    assert worse(found, replace(found, masked=replace(found.loop, instructions=7))) == [
+        "tile with a mask: 6 instructions for 2 products, now 7 for 2"
+    ]
+
+
 def test_a_product_by_a_warpgroup_is_what_its_warps_would_need() -> None:
     """m64n256k16 of four warps is 32 times m16n8k16 of each."""
     text = PRODUCT.replace("HMMA.16816.F32 R4, R8, R10, R4", "HGMMA.64x256x16.F32 R24, gdesc[UR8].tnspB, R24, gsb0")

@@ -87,6 +87,10 @@ class Functions:
         """Statements that store elements at their places."""
         return self.statements((), stores)
 
+    def stores_apart(self, stores: Sequence[Stored]) -> tuple[list[str], list[str]]:
+        """The same in two parts: what depends on no row (DOWN), and what is done for each."""
+        return self._statements((), stores, {}, False)
+
     def statements(
         self,
         uses: Sequence[tuple[Scalar, str]],
@@ -97,9 +101,15 @@ class Functions:
     ) -> list[str]:
         """Statements that compute elements, then what is done with each, its `{}` the element, and stores; `known` are
         the names of what need not be computed.  What is done `once` is done for all elements of a vector together."""
+        before, lines = self._statements(uses, stores, known or {}, once)
+        return [*before, *lines]
+
+    def _statements(
+        self, uses: Sequence[tuple[Scalar, str]], stores: Sequence[Stored], known: Mapping[Scalar, str], once: bool
+    ) -> tuple[list[str], list[str]]:
         width = 1 if once else self.width
         writer = self._writer(width)
-        writer.names.update({**self.given, **(known or {})})
+        writer.names.update({**self.given, **known})
         each = [use.format(writer.scalar(element)) for element, use in uses]
         before, behind = list[str](), list[str]()
         for one in stores:
@@ -116,9 +126,9 @@ class Functions:
             behind.append(f"store(out{one.number} + {width} * ({writer.index(start)}), y{one.number});")
         self._outputs += stores
         if width == 1 or not each:
-            return [*writer.outer, *writer.inner, *each]
+            return writer.outer, [*writer.middle, *writer.inner, *each]
         loop = ["#pragma unroll", f"for (int v = 0; v < {width}; v++) {{", *writer.inner, *each, "}"]
-        return [*writer.outer, *before, *loop, *behind]
+        return writer.outer, [*writer.middle, *before, *loop, *behind]
 
     def place(self, place: Index) -> tuple[list[str], str]:
         """Statements before it, and where an element stands."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from .scalars import Scalar
 
-LOOP, LANE, ROW = 1, 2, 4
+LOOP, LANE, ROW, DOWN = 1, 2, 4, 8
 """What a value depends on, as a bit mask: the loop over vectors, the lane inside a vector, the vector of several."""
 
 

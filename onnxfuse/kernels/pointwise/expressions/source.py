@@ -16,6 +16,7 @@ import numpy as np
 from onnxfuse.kernels.device.types import TYPES
 
 from .index import (
+    DOWN,
     LANE,
     LOOP,
     ROW,
@@ -52,10 +53,7 @@ class Text:
 
 @dataclass
 class Writer:
-    """Writes the expressions of one kernel.
-
-    `dtypes` are the element types of the inputs, `width` the elements of a vector.
-    """
+    """Writes the expressions of one kernel; `dtypes` are those of the inputs, `width` the elements of a vector."""
 
     dtypes: Mapping[int, str]
     width: int = 1
@@ -93,7 +91,7 @@ class Writer:
 
     def before_lanes(self, depends: int) -> list[str]:
         """Where statements stand that no lane changes."""
-        return self.middle if depends & ROW else self.outer
+        return self.middle if depends & (ROW | DOWN) else self.outer
 
     def number(self, value: int, literal: bool = False) -> str:
         if literal or 0 <= value <= 1:
