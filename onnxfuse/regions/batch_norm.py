@@ -19,13 +19,13 @@ from .scope import Scope
 
 
 def written_out(scope: Scope, node: NodeProto, at: str) -> Sequence[NodeProto]:
-    """The node in ops of elements; the node itself where it is none of these, or not in float32.  Inner values have
+    """The node in ops of elements; nothing where it is none of these, or not in float32.  Inner values have
     names that begin with `at`."""
     if not scope.forward or not by_known_statistics(node) or scope.view.graph.opset < CAST_LIKE:
-        return (node,)
+        return ()
     shape = scope.term(node.input[0]).shape
     if shape is None or len(shape) < 2 or any(scope.kind(name) != "float32" for name in node.input):
-        return (node,)
+        return ()
     epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-5)
     return tuple(_steps(node, at, len(shape), epsilon))
 

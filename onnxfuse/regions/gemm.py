@@ -20,16 +20,16 @@ PLAIN = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 
 
 def written_out(scope: Scope, node: NodeProto, at: str) -> Sequence[NodeProto]:
-    """The node as a product with its sum; the node itself where it is none, or has factors.  Inner values have names
-    that begin with `at`."""
+    """The node as a product with its sum; nothing where it is none, or has factors.  Inner values have names that begin
+    with `at`."""
     if node.domain not in STANDARD or node.op_type != "Gemm" or scope.kind(node.input[0]) != "float32":
-        return (node,)
+        return ()
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     turned = bool(given.pop("transB", 0))
     if not any(node.input[2:]):
         given.pop("beta", None)  # of nothing
     if any(PLAIN.get(name) != value for name, value in given.items()):
-        return (node,)
+        return ()
     return tuple(_steps(node, at, turned))
 
 

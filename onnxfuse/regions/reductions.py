@@ -23,10 +23,10 @@ BEHIND = {"ReduceL2": "Sqrt", "ReduceLogSum": "Log"}
 
 
 def written_out(scope: Scope, node: NodeProto, at: str) -> Sequence[NodeProto]:
-    """The node in ops of elements and one sum; the node itself where it is none of these, or not in float32.  Inner
-    values have names that begin with `at`."""
+    """The node in ops of elements and one sum; nothing where it is none of these, or not in float32.  Inner values have
+    names that begin with `at`."""
     if node.domain not in STANDARD or node.op_type not in BEFORE or scope.kind(node.input[0]) != "float32":
-        return (node,)
+        return ()
     return tuple(_steps(node, at, scope.view.graph.opset))
 
 

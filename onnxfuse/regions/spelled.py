@@ -41,6 +41,8 @@ TAKEN = SERVED | MATRICES
 """Ops that a body may have."""
 WORDS = 4
 """Most ops in the name of a function."""
+SPELLED = (batch_norm.written_out, gemm.written_out, reductions.written_out)
+"""What writes a node of the standard as other ops, which kernels of regions know: each has ops of its own."""
 KEPT = 1 << 12
 """Launches that are written out at a time: each is part of several bodies that are tried."""
 
@@ -68,9 +70,8 @@ def standard(scope: Scope, index: int) -> list[NodeProto]:
 def _flat(scope: Scope, node: NodeProto, at: str) -> Iterator[NodeProto]:
     function = scope.functions.get(node.op_type) if node.domain == DOMAIN else None
     if function is None:
-        for step in batch_norm.written_out(scope, node, at):
-            for inner in reductions.written_out(scope, step, at):
-                yield from gemm.written_out(scope, inner, at)
+        spelled = (written_out(scope, node, at) for written_out in SPELLED)
+        yield from next(filter(None, spelled), (node,))
         return
     outer = dict(zip(function.input, node.input, strict=False)) | dict(zip(function.output, node.output, strict=False))
     given = {attribute.name: attribute for attribute in node.attribute}

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import DTYPES
@@ -218,11 +219,10 @@ def texts() -> dict[str, str]:
     return nvrtc.texts(TABLE) if json.loads(TABLE.read_text())["nvdisasm"] == version() else {}
 
 
-def _read(figures: Mapping[str, object]) -> Counts:
-    given = (figures.get(name) for name in ("whole", "loop", "masked"))
-    whole, loop, masked = (Way(*one) if one else None for one in given)  # type: ignore[misc]
+def _read(figures: Mapping[str, Any]) -> Counts:
+    loop, masked = (Way(*one) if (one := figures.get(name)) else None for name in ("loop", "masked"))
     rest = {name: figures[name] for name in ("accesses", "conversions", "barriers")}
-    return Counts(whole, loop, **rest, masked=masked)  # type: ignore[arg-type]
+    return Counts(Way(*figures["whole"]), loop, **rest, masked=masked)
 
 
 SLACK = 1.02
