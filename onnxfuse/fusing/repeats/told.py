@@ -15,7 +15,7 @@ from onnxfuse.matching.match import Match
 from onnxfuse.model.graph import LAUNCHES_KEY, RULE_KEY
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting.module_paths import ModulePaths
-from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished
+from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished, note_replaced
 from onnxfuse.rewriting.stack_traces import frames, place
 
 from .alike import DifferentError, Template
@@ -40,7 +40,6 @@ class Telling:
     ) -> None:
         """`at` says where each node was written, `view` is that of few blocks."""
         self.view = view
-        self._made = {name for node in fused.model.graph.node for name in node.output}
         self.fused, self.few, self.moves, self.templates = fused, few, moves, templates
         self.nodes = few.codes.nodes
         self.sites = {at[site.node.name]: site for site in fused.sites}
@@ -127,7 +126,7 @@ class Telling:
                 more = len(before) < len(after)
                 noted = [] if more else self._metadata(like.node, self._pairs(before, after))
                 if more:
-                    _replaces(node, self.moves.names(after))
+                    note_replaced(node, self.moves.names(after))
                 else:
                     del node.metadata_props[:]
                 for key, value in noted:
@@ -162,9 +161,7 @@ class Telling:
             matches = tuple([_moved(match, mover) for match in site.matches])
             node = made[at, blocks]
             value = node.output[slots[at]]
-            sites.append(
-                FusedNode(matches, node, value, site.scope, module, code, replaced, site.term, site.dead, site.gone)
-            )
+            sites.append(FusedNode(matches, node, value, site.scope, module, code, replaced, site.term, site.dead))
         return replace(
             self.fused,
             model=model,
@@ -209,9 +206,7 @@ class Telling:
             if run is not None and self.nodes[node].output and self.nodes[node].output[0]:
                 block = (node - run.start) // run.period
                 values.append(self.few.codes.shifted((node, 0), run, HEAD - 1 - block))
-        dead = [Dead.of(self.view, value) for value in values]
-        gone = [each.term for value, each in zip(values, dead, strict=True) if value not in self._made]
-        return replace(site, dead=(*site.dead, *dead), gone=(*site.gone, *gone))
+        return replace(site, dead=(*site.dead, *(Dead.of(self.view, value) for value in values)))
 
     def _mover(self, run: Run | None, at: int, blocks: int) -> Callable[[str], str]:
         """How values of a site are called: so many blocks on, or where it stands."""
@@ -310,13 +305,6 @@ def _said(site: FusedNode) -> tuple[object, ...]:
 
 def _offsets(nodes: Sequence[int], run: Run) -> list[int]:
     return [(node - run.start) % run.period for node in nodes]
-
-
-def _replaces(node: NodeProto, names: Sequence[str]) -> None:
-    """Note which nodes a fused one stands for."""
-    for entry in node.metadata_props:
-        if entry.key == REPLACED_KEY:
-            entry.value = " ".join(names)
 
 
 def _code(code: str, pairs: Sequence[tuple[NodeProto, NodeProto]]) -> str:

@@ -15,7 +15,7 @@ from onnxfuse.fusing.fused import Banned, Fused
 from onnxfuse.fusing.source import Source
 from onnxfuse.language.catalogue import RULES, load
 from onnxfuse.pipeline import report
-from onnxfuse.reporting.tell import fusions
+from onnxfuse.reporting.tell import fusion
 from onnxfuse.rewriting.provenance import keys
 from onnxfuse.targets.target import Target
 from tests import exports
@@ -32,7 +32,7 @@ def told(fused: Fused) -> tuple[object, ...]:
     misses = [replace(miss) for miss in fused.near_misses]
     bans = [sorted(key for key in keys(site, site.matches)) for site in fused.sites]
     gone = sorted(sorted(one.keys) for one in fused.vanished)
-    return fusions(fused.sites), [site.value for site in fused.sites], bans, misses, gone, fused.simplified
+    return list(map(fusion, fused.sites)), [site.value for site in fused.sites], bans, misses, gone, fused.simplified
 
 
 def both(model: ModelProto, target: str = "onnxfuse", banned: Banned = frozenset(), level: int = RULES) -> Fused:
