@@ -58,7 +58,9 @@ def _once(
     former = {site.node.name: site.matches[-1] for site in fused.sites}
     kept = catalogue is not None and catalogue.target.keep_products is not None
     made = regions(lifted, Asked(banned, barred, former, products=not kept))
-    near = [*(miss for miss in fused.near_misses if miss.rule != REGION), *made.near_misses]
+    near = sorted(
+        [*(miss for miss in fused.near_misses if miss.rule != REGION), *made.near_misses], key=lambda miss: miss.order
+    )
     if not made.sites:
         fused.near_misses[:] = near
         return None
@@ -70,6 +72,9 @@ def _once(
     sites = [modules.placed(site) if site.node.name in own else site for site in whole.sites]
     taken = {name: saved for site in sites for saved in [launches_saved(site)] for name in site.replaced}
     near = [miss for miss in near if miss.rule == why or miss.launches_saved > taken.get(miss.node, -1)]
+    # A node of the original is told by its name there; one that a pass wrote, by that of the region it is now part of.
+    part_of = {name: site.node.name for site in made.sites for name in site.replaced if name not in original}
+    near = [replace(miss, node=part_of.get(miss.node, miss.node)) for miss in near]
     return named(replace(whole, sites=sites, near_misses=near), naming)
 
 

@@ -96,7 +96,7 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         code = place(frames(node))
         result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason(), saved, code))
     result += _not_made(view, found, names, covered, modules)
-    return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
+    return sorted(set(result), key=lambda miss: miss.order)
 
 
 def _not_made(

@@ -18,7 +18,7 @@ from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished, note_replaced
 from onnxfuse.rewriting.stack_traces import frames, place
 
-from .alike import DifferentError, Template
+from .alike import DifferentError, Template, Written
 from .few import Few
 from .moves import Moves, called, entries
 from .runs import HEAD, Run
@@ -35,14 +35,18 @@ class Telling:
         few: Few,
         moves: Moves,
         templates: Sequence[Template],
-        at: Mapping[str, int],
+        written: Written,
         view: View,
     ) -> None:
-        """`at` says where each node was written, `view` is that of few blocks."""
+        """`view` is that of few blocks."""
+        at = {node.name: at for at, node in enumerate(written.nodes)}
         self.view = view
         self.fused, self.few, self.moves, self.templates = fused, few, moves, templates
         self.nodes = few.codes.nodes
         self.sites = {at[site.node.name]: site for site in fused.sites}
+        self._written = written.nodes
+        self._new = {node.name: at for at, node in enumerate(written.nodes) if written.own(node) is None}
+        """Where each node was written that is none of the original's."""
         self._paths = ModulePaths(self.nodes)
         self._indices = {at: [moves.index(name) for name in site.replaced] for at, site in self.sites.items()}
         self._depths: dict[tuple[int, str], int | None] = {}
@@ -166,7 +170,7 @@ class Telling:
             self.fused,
             model=model,
             sites=sites,
-            near_misses=sorted(self._misses(), key=lambda m: (m.rule, m.scope, m.node, m.reason)),
+            near_misses=sorted(self._misses(made), key=lambda miss: miss.order),
             simplified=frozenset(self._simplified()),
             vanished=list(self._vanished()),
             lifted=None,
@@ -234,16 +238,25 @@ class Telling:
             raise DifferentError("other things are told of one block than of the next", run)
         return found
 
-    def _misses(self) -> Iterator[NearMiss]:
-        known = [(miss, self.moves.index(miss.node)) for miss in self.fused.near_misses]
+    def _misses(self, made: Mapping[tuple[int, int], NodeProto]) -> Iterator[NearMiss]:
+        known = [(miss, self._nearest(miss.node)) for miss in self.fused.near_misses]
         for run in self.few.runs:
             self._spread((((m.rule, m.source, m.launches_saved, self._reason(m, n, run)), n) for m, n in known), run)
         for miss, node in known:
-            own = self.few.run_of(node)
+            own, at = self.few.run_of(node), self._new.get(miss.node)
             yield self._miss(miss, node, own, None)
             if own is not None and own.block(node) == HEAD - 1:
                 for blocks in range(1, own.gap + 1):
-                    yield self._miss(miss, self.moves.node_in(node, own, blocks), own, blocks)
+                    copied = self._miss(miss, self.moves.node_in(node, own, blocks), own, blocks)
+                    if at is not None and (at, blocks) not in made:
+                        raise DifferentError(f"{miss.node} is written once for all", own)
+                    yield copied if at is None else replace(copied, node=made[at, blocks].name)
+
+    def _nearest(self, name: str) -> int:
+        """The node of the original that a node is, or whose value it computes, or is called after."""
+        if name not in self._new:
+            return self.moves.index(name)
+        return self._node_of(next(filter(None, self._written[self._new[name]].output)))
 
     def _miss(self, miss: NearMiss, node: int, run: Run | None, blocks: int | None) -> NearMiss:
         """A near miss at another node; at its own, what its reason names is called as in the whole."""

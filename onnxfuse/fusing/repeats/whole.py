@@ -45,8 +45,7 @@ def whole(few: Few, fused: Fused, naming: Naming, view: View) -> tuple[Fused, li
     moves = Moves(few, templates, naming.given)
     writing = _Writing(written, moves, templates)
     lines = list(writing.lines())
-    at = {node.name: at for at, node in enumerate(written.nodes)}
-    telling = Telling(fused, few, moves, templates, at, view)
+    telling = Telling(fused, few, moves, templates, written, view)
     telling.annotate((line.node, line.at, line.blocks) for line in lines)
     model = _assembled(written, fused.model, lines, moves, templates)
     made = list(model.graph.node)

@@ -89,6 +89,22 @@ def test_blocks_with_regions(block: Block, count: int) -> None:
     assert [site for site in fused.sites if "Region" in site.node.op_type]
 
 
+def softened(build: Build, x: str, number: int) -> str:
+    """A normalization of other rows than those that a softmax reduces, which are no region together."""
+    scope = f"/layer.{number}/soft"
+    shares = build.node("Softmax", x, axis=1, scope=scope)
+    return build.node("Add", build.linear(build.norm(shares, scope), scope), x, scope=scope)
+
+
+def test_near_misses_at_what_was_written() -> None:
+    """A node that a rule has made of several is what a region nearly was: each block has its own."""
+    fused = both(chain(9, softened), level=2)
+    assert runs(fused)
+    misses = [miss.node for miss in fused.near_misses if miss.node.endswith("LayerNormalization")]
+    assert misses == [f"/layer.{number}/soft/LayerNormalization" for number in range(9)]
+    assert set(misses) <= {node.name for node in fused.model.graph.node}
+
+
 @pytest.mark.parametrize(("block", "count"), BLOCKS[:-1])
 def test_blocks_for_another_target(block: Block, count: int) -> None:
     assert runs(both(chain(count, block), "ort")) or block is not mixture  # there others' weights are put together
