@@ -98,8 +98,8 @@ class Fusion:
     launches_saved: int
     """Kernel launches that are no longer made."""
     bytes_saved: int | None
-    """What the replaced nodes move to and from memory more than the fused one at the sizes of the report; None where one
-    is unknown, or nothing was measured."""
+    """What the replaced nodes move to and from memory more than the fused one, at the sizes of the report; None where
+    one is unknown, or nothing was measured."""
     code: str = ""
     """Line of the exporter's program, ``model.py:436``; empty where the file does not say."""
     estimate: Estimate | None = None

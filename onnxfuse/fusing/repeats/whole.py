@@ -241,16 +241,16 @@ class _Told:
         return [info for name, info in self.after.items() if name not in self.before]
 
 
-def check_contents(few: Few, base_dir: Path | None) -> None:
-    """See to it that constants whose elements were wanted are the same in all blocks.  Raises DifferentError."""
+def check_content(few: Few, base_dir: Path | None, name: str) -> None:
+    """See to it that a constant whose elements are wanted is the same in all blocks.  Raises DifferentError."""
     codes = few.codes
-    for name in sorted(few.asked.names):
-        place = codes.place.get(name)
-        run = None if place is None else few.run_of(place[0])
-        if place is None or run is None:
-            continue
-        first = (run.start + (place[0] - run.start) % run.period, place[1])
-        names = {codes.shifted(first, run, block) for block in range(run.count)}
-        arrays = [reader(codes.initializers[each], base_dir)() for each in names]
-        if any(not np.array_equal(arrays[0], other) for other in arrays[1:]):
-            raise DifferentError(f"the elements of {name} are wanted, and those of another block are others", run)
+    place = codes.place.get(name)
+    run = None if place is None else few.run_of(place[0])
+    if place is None or run is None:
+        return
+    first = (run.start + (place[0] - run.start) % run.period, place[1])
+    names = {codes.shifted(first, run, block) for block in range(run.count)}
+    arrays = (reader(codes.initializers[each], base_dir)() for each in names)
+    one = next(arrays)
+    if any(not np.array_equal(one, other) for other in arrays):
+        raise DifferentError(f"the elements of {name} are wanted, and those of another block are others", run)
