@@ -69,7 +69,8 @@ class Naming:
 
 
 def named(fused: Fused, naming: Naming) -> Fused:
-    """The same, with names and an order that tell nothing of the way; sites follow the nodes of the file.
+    """The same, with names and an order that tell nothing of the way; sites follow the nodes of the file, near misses
+    each other.
 
     The model is changed in place."""
     model = fused.model
@@ -80,6 +81,7 @@ def named(fused: Fused, naming: Naming) -> Fused:
         _rename(found, new)
     _sort(model.graph, naming)
     misses = [replace(miss, node=new[miss.node]) if miss.node in new else miss for miss in fused.near_misses]
+    misses.sort(key=lambda miss: miss.order)
     if not fused.sites:
         return replace(fused, near_misses=misses)
     places = {node.name: (at, node) for at, node in enumerate(node for owner in found for node in owner.node)}

@@ -58,9 +58,7 @@ def _once(
     former = {site.node.name: site.matches[-1] for site in fused.sites}
     kept = catalogue is not None and catalogue.target.keep_products is not None
     made = regions(lifted, Asked(banned, barred, former, products=not kept))
-    near = sorted(
-        [*(miss for miss in fused.near_misses if miss.rule != REGION), *made.near_misses], key=lambda miss: miss.order
-    )
+    near = [*(miss for miss in fused.near_misses if miss.rule != REGION), *made.near_misses]
     if not made.sites:
         fused.near_misses[:] = near
         return None

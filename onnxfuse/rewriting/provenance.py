@@ -118,7 +118,7 @@ def sites(
             stack.extend(graph.nodes[index].input)
     result = []
     for fused, core, indices in zip(written, cores, _by_owner(owner, len(written)), strict=True):
-        replaced = [graph.nodes[i] for i in indices if graph.nodes[i].op_type != "Constant"]
+        replaced = [graph.nodes[i] for i in indices if not _stored(graph, graph.nodes[i])]
         names = tuple(n.name or n.output[0] for n in replaced)
         rule = fused.matches[-1].rule
         for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
@@ -211,7 +211,7 @@ class _Left:
                 self.free.discard(index)
                 found.add(index)
                 stack.extend(self.nodes[index].input)
-        found = {index for index in found if self.nodes[index].op_type != "Constant"}
+        found = {index for index in found if not _stored(self.view.graph, self.nodes[index])}
         if not found:
             return site
         values = (next(filter(None, self.nodes[index].output)) for index in sorted(found))
@@ -220,6 +220,11 @@ class _Left:
             replaced=tuple(_name(self.nodes[index]) for index in sorted(own | found)),
             dead=(*site.dead, *(Dead.of(self.view, value) for value in values)),
         )
+
+
+def _stored(graph: Graph, node: NodeProto) -> bool:
+    """Does a node give what is in the file?  An exporter keeps weights that are equal once, and names them by these."""
+    return node.op_type == "Constant" or (node.op_type == "Identity" and node.input[0] in graph.initializers)
 
 
 def _name(node: NodeProto) -> str:

@@ -130,7 +130,7 @@ def _first(codes: Codes, runs: list[Run]) -> set[str]:
     for run in runs:
         for node in range(run.start, run.start + run.period):
             for slot, edge in enumerate(codes.edges[node]):
-                name = codes.nodes[node].input[slot]
+                name = codes.shifted((node, ~slot), run, 0)
                 if edge == (node, ~slot) and name in order and _by_content(codes.initializers[name], codes):
                     alike = (codes.shifted(edge, run, block) for block in range(run.count))
                     found.add(min(alike, key=order.__getitem__))

@@ -170,7 +170,7 @@ class Telling:
             self.fused,
             model=model,
             sites=sites,
-            near_misses=sorted(self._misses(made), key=lambda miss: miss.order),
+            near_misses=list(self._misses(made)),
             simplified=frozenset(self._simplified()),
             vanished=list(self._vanished()),
             lifted=None,
@@ -243,14 +243,18 @@ class Telling:
         for run in self.few.runs:
             self._spread((((m.rule, m.source, m.launches_saved, self._reason(m, n, run)), n) for m, n in known), run)
         for miss, node in known:
-            own, at = self.few.run_of(node), self._new.get(miss.node)
+            own = self.few.run_of(node)
             yield self._miss(miss, node, own, None)
             if own is not None and own.block(node) == HEAD - 1:
                 for blocks in range(1, own.gap + 1):
-                    copied = self._miss(miss, self.moves.node_in(node, own, blocks), own, blocks)
-                    if at is not None and (at, blocks) not in made:
+                    other = self.moves.node_in(node, own, blocks)
+                    if miss.node not in self._new:
+                        yield self._miss(miss, other, own, blocks)
+                    elif (copied := made.get((self._new[miss.node], blocks))) is not None:
+                        scope, code = self._module(miss.scope, [node], [other]), self._pairs([node], [other])
+                        yield replace(miss, node=copied.name, scope=scope, code=_code(miss.code, code))
+                    else:
                         raise DifferentError(f"{miss.node} is written once for all", own)
-                    yield copied if at is None else replace(copied, node=made[at, blocks].name)
 
     def _nearest(self, name: str) -> int:
         """The node of the original that a node is, or whose value it computes, or is called after."""

@@ -117,8 +117,10 @@ class _Writing:
 
     def _steady(self, own: int, read: Sequence[Ref], template: Template) -> bool:
         """Does a node read just what it read in the original, in each block?"""
-        run, place = template.run, self.codes.place
-        for ref, edge in zip(read, self.codes.edges[self.moves.node_in(own, run, 0)], strict=True):
+        run, place, node = template.run, self.codes.place, self.moves.node_in(own, template.run, 0)
+        if any(name in self.codes.aliases for name in self.codes.nodes[node].input):
+            return False
+        for ref, edge in zip(read, self.codes.edges[node], strict=True):
             if ref.place is not None:
                 if edge != (self.moves.node_in(ref.place[0], run, 0), ref.place[1]):
                     return False
