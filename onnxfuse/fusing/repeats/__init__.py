@@ -19,7 +19,8 @@ the blocks between.  What is decided for the whole model at once is made a matte
                      are told by where they are first declared, as values are by the node that computes them (`codes`)
     order            nodes of equal rank come in the order of the file, never in that of names; the weights of each
                      block have to lie in the file in the same order, or the run ends there (`codes`)
-    equal constants  are one, the first in the file is read: it is kept, though its block is not (`few`)
+    equal constants  are one, the first in the file is read: it is kept, though its block is not (`few`); one that
+                     Identities name anew is itself (`codes`)
     contents         small ones are in the code of a node, unless nothing else in the model equals them; whatever is not
                      and is asked for while blocks are fused has to be equal in all of them (`onnxfuse.lifting.asked`)
     room             bytes by which constants may enlarge the file must not have run out

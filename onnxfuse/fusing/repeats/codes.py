@@ -39,6 +39,8 @@ class Codes:
         self.place: dict[str, Place] = {}
         self.aliases = _aliases(self.nodes, self.initializers.keys() - self.inputs.keys())
         """Other names of initializers → theirs: an exporter keeps equal weights of several blocks once."""
+        self.named: dict[str, Place] = {}
+        """Where each of these names is read first."""
         self.edges: list[list[Place | None]] = []
         self.symbols: dict[str, SymbolPlace] = {}
         """Where each name of a dimension comes from."""
@@ -67,6 +69,8 @@ class Codes:
                     edges.append(None)
                     continue
                 name = self.aliases.get(called, called)
+                if name != called:
+                    self.named.setdefault(called, (index, ~slot))
                 known = place.get(name)
                 if known is None:
                     known = place[name] = (index, ~slot)

@@ -290,7 +290,11 @@ class Telling:
         return (kept[0] - run.start) % run.period, kept[1], run.block(kept[0]) - run.block(node)
 
     def _simplified(self) -> Iterator[tuple[str, str, str]]:
-        places = [(value, self._node_of(value)) for _, _, value in self.fused.simplified]
+        named, nodes = self.few.codes.named, self.few.codes.nodes
+        places = [
+            (value, named[value][0] if value in named else self._node_of(value))
+            for _, _, value in self.fused.simplified
+        ]
         for run in self.few.runs:
             self._spread((("", node) for _, node in places), run)
         for value, node in places:
@@ -298,7 +302,11 @@ class Telling:
             run_of = self.few.run_of(node)
             if run_of is not None and run_of.block(node) == HEAD - 1:
                 for blocks in range(1, run_of.gap + 1):
-                    yield "", SIMPLIFY, self._copied(value, run_of, blocks)
+                    if value in named:  # a weight is called in each block as the exporter pleased
+                        other = nodes[self.moves.node_in(node, run_of, blocks)].input[~named[value][1]]
+                    else:
+                        other = self._copied(value, run_of, blocks)
+                    yield "", SIMPLIFY, other
 
     def _vanished(self) -> Iterator[Vanished]:
         placed = [(one, max((self._node_of(v) for v in one.match.values), default=-1)) for one in self.fused.vanished]

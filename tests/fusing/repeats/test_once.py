@@ -89,6 +89,25 @@ def test_blocks_with_regions(block: Block, count: int) -> None:
     assert [site for site in fused.sites if "Region" in site.node.op_type]
 
 
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx"])
+def test_weights_that_are_equal_and_kept_once(target: str) -> None:
+    """torch.onnx keeps one of them, and calls the others what Identities of it give, before all else."""
+    model = chain(9)
+    graph = model.graph
+    biases = [tensor.name for tensor in graph.initializer if list(tensor.dims) == [WIDTH]]
+    named = {name: biases[place % 4] for place, name in enumerate(biases) if place >= 4}
+    nodes = list(graph.node)
+    del graph.node[:]
+    graph.node.extend(onnx.helper.make_node("Identity", [one], [name]) for name, one in named.items())
+    graph.node.extend(nodes)
+    kept = [tensor for tensor in graph.initializer if tensor.name not in named]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    fused = both(model, target, level=2)
+    assert runs(fused)
+    assert not [node for node in fused.model.graph.node if node.op_type == "Identity"]
+
+
 def softened(build: Build, x: str, number: int) -> str:
     """A normalization of other rows than those that a softmax reduces, which are no region together."""
     scope = f"/layer.{number}/soft"
