@@ -61,9 +61,9 @@ def build(source: Source, entry: str, checked: bool) -> Path:
     """
     text = _translation_unit(source, entry)
     flags = (*LANGUAGE, *NUMBERS, *SAFE, *(CHECKED if checked else FAST))
-    objects = _runtime()
-    target = _cached([text, *flags, *(path.stem for path in objects)], ".so")
+    target = _cached([text, *flags, *RUNTIME_FLAGS, *_units().values()], ".so")
     if not target.exists():
+        objects = _runtime()
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             unit, compiled, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.o"), Path(folder, "kernel.so")
             unit.write_text(text, encoding="utf-8")
