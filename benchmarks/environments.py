@@ -37,8 +37,9 @@ class Environment:
         return [str(Path(sys.executable).resolve()), "-S", "-s", str(script), *arguments]
 
     def variables(self) -> Mapping[str, str]:
-        """The variables of the process that runs it."""
-        return os.environ | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        """The variables of the process that runs it: modules are compiled when they are first imported, and kept."""
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return kept | {"PYTHONPATH": str(self.folder)}
 
 
 def cache() -> Path:
@@ -58,11 +59,11 @@ def build(packages: Sequence[str], root: Path | None = None) -> Environment:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as temporary:
         made = Path(temporary) / "packages"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]
+        # Most modules that packages bring are never imported.
+        flags = ["--quiet", "--no-compile", "--disable-pip-version-check"]
+        command = [sys.executable, "-m", "pip", "install", *flags, "--target", str(made), *packages]
         try:
-            subprocess.run(
-                [*command, str(made), *packages], check=True, capture_output=True, text=True, timeout=TIMEOUT
-            )
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT)
         except subprocess.CalledProcessError as failure:
             errors = [line for line in failure.stderr.splitlines() if line.startswith("ERROR")]
             raise UnavailableError(errors[-1] if errors else f"pip exits with {failure.returncode}") from None

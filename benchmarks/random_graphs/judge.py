@@ -184,9 +184,8 @@ class Original:
             yield self._rounding(number, index, actual, expected, runs, (), self.model)
         yield self._spelling(number, index, actual, expected, (), self.model, bad)
         yield self._storing(number, index, actual)
-        yield (
-            ~np.isfinite(actual) & self._on_brink(number) if actual.dtype.kind == "f" else np.zeros(actual.shape, bool)
-        )
+        if actual.dtype.kind == "f" and (bad & ~np.isfinite(actual)).any():
+            yield ~np.isfinite(actual) & self._on_brink(number)
         feed = self.expected[number][0]
         yield np.full(expected.shape, self.names[index] in undecided(self.model, feed.inputs))
         for names, model in self._read():

@@ -5,7 +5,10 @@ Monte Carlo arithmetic (Parker 1997): where results spread as far as a differenc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, inliner, numpy_helper
 
+from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import attribute_graphs
 
 from .feeds import Feed, exponentials
@@ -25,6 +29,7 @@ TAIL = 1e-7
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
 SHARED = "noise"
 """What names of values begin with that all noise of a model has."""
+_QUOTIENTS = ("Div", "Reciprocal")
 PHASE = f"{SHARED}/phase"
 """The input of a noisy model that makes one noise of another."""
 NUMBERS = {
@@ -62,36 +67,70 @@ def noisy(model: onnx.ModelProto, odd: int) -> onnx.ModelProto:
 
     A session of it takes a while to make: it serves all those seeds."""
     inferred = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(model))
-    numbers: dict[str, Any] = {f"{SHARED}/{name}": value for name, value in NUMBERS.items()}
+    opset = max((entry.version for entry in inferred.opset_import if entry.domain in STANDARD), default=1)
+    constants = _Constants({f"{SHARED}/{name}": value for name, value in NUMBERS.items()}, opset)
     inferred.graph.input.append(helper.make_tensor_value_info(PHASE, TensorProto.FLOAT, []))
-    _shake_nodes(inferred.graph, numbers, (-TAIL if odd else TAIL) * exponentials(model))
-    inferred.graph.initializer.extend(numpy_helper.from_array(np.array(x), name) for name, x in numbers.items())
+    _shake_nodes(inferred.graph, constants, (-TAIL if odd else TAIL) * exponentials(model))
+    tensors = (numpy_helper.from_array(np.array(value), name) for name, value in constants.values.items())
+    inferred.graph.initializer.extend(tensors)
     return inferred
 
 
-def _shake_nodes(graph: onnx.GraphProto, numbers: dict[str, Any], tail: float) -> None:
-    """The same of one graph, and of the bodies in it; `numbers` are constants that the main graph is to have."""
+@dataclass
+class _Constants:
+    """What the main graph is to have of constants, by name; the model's opset; and numbers, for each result another."""
+
+    values: dict[str, Any]
+    opset: int
+    own: Iterator[int] = field(default_factory=partial(count, 1))
+
+    def add(self, value: Any) -> str:
+        """The name of one more."""
+        name = f"{SHARED}/{len(self.values)}"
+        self.values[name] = value
+        return name
+
+
+def _shake_nodes(graph: onnx.GraphProto, constants: _Constants, tail: float) -> None:
+    """The same of one graph, and of the bodies in it."""
     known = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
     types = {name: kind.elem_type for name, kind in known.items() if not _is_empty(kind)}
+    makers = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    own: dict[str, np.float32] = {}
+    alike: dict[object, list[str]] = {}
+    for maker in makers:
+        for _, body in attribute_graphs(maker):
+            _shake_nodes(body, constants, tail)
+        real = [name for name in maker.output if types.get(name) in REAL]
+        for name in real if maker.op_type not in ("Constant", "Identity", "If") else ():
+            own[name] = np.float32(17.0 * next(constants.own))
+            plain = maker.op_type not in ("Sign", *(_QUOTIENTS if tail else ()))
+            alike.setdefault((types[name], _size(known[name])) if plain else name, []).append(name)
+    # Factors of results of one size are made together: a session takes its time for each node.
+    together = {name: names for names in alike.values() if len(names) > 1 and _size(known[names[0]]) for name in names}
     nodes = list[onnx.NodeProto]()
     places: dict[object, str] = {}
-    for node in graph.node:
-        maker = onnx.NodeProto.FromString(node.SerializeToString())
+    for maker in makers:
         nodes.append(maker)
-        for _, body in attribute_graphs(maker):
-            _shake_nodes(body, numbers, tail)
-        for i, name in enumerate(node.output):
-            if types.get(name) in REAL and node.op_type not in ("Constant", "Identity", "If"):
-                maker.output[i] = f"{name}/exact"
-                if node.op_type == "Sign":
-                    nodes.append(helper.make_node("IsNaN", [node.input[0]], [f"{name}/unknown"]))
-                size = _size(known[name]) or name
-                if size not in places:
-                    places[size] = f"{name}/angle"
-                    nodes += _places(name)
-                ends = tail * (node.op_type in ("Div", "Reciprocal"))
-                nodes += _factor(name, places[size], types[name], node.op_type, ends)
-                numbers[f"{name}/own"] = np.float32(17.0 * (len(numbers) - len(NUMBERS) + 1))
+        for i, name in enumerate(maker.output):
+            if name not in own:
+                continue
+            maker.output[i] = f"{name}/exact"
+            if maker.op_type == "Sign":
+                nodes.append(helper.make_node("IsNaN", [maker.input[0]], [f"{name}/unknown"]))
+            size = _size(known[name]) or name
+            if size not in places:
+                places[size] = name
+                nodes += _places(name)
+            place, half = places[size], types[name] == TensorProto.FLOAT16
+            if names := together.get(name):
+                if name == names[0]:
+                    numbers = np.array([[own[other]] for other in names])
+                    nodes += _factors(names, place, numbers, len(size), half, constants)
+                nodes.append(helper.make_node("Mul", [f"{name}/exact", f"{name}/factor"], [name]))
+            else:
+                ends = tail * (maker.op_type in _QUOTIENTS)
+                nodes += _factor(name, place, constants.add(own[name]), half, maker.op_type, ends)
     del graph.node[:]
     graph.node.extend(nodes)
     del graph.value_info[:]
@@ -118,7 +157,7 @@ def _maker(name: str) -> Callable[..., onnx.NodeProto]:
 
 
 def _places(name: str) -> list[onnx.NodeProto]:
-    """name/angle = 78 * place, of each element of a value, and of all others of its size."""
+    """name/far = 78 * place of each element, in a row; name/room, the shape of that; for all values of one size."""
     node = _maker(name)
     return [
         node("Shape", "exact", "shape"),
@@ -129,18 +168,38 @@ def _places(name: str) -> list[onnx.NodeProto]:
         node("NonZero", "ones", "place"),  # Range is of opset 11
         node("Cast", "place", "real", to=TensorProto.FLOAT),
         node("Mul", "real _often", "far"),
-        node("Reshape", "far room", "angle"),
     ]
 
 
-def _factor(name: str, angle: str, dtype: int, op: str, tail: float) -> list[onnx.NodeProto]:
+def _factors(
+    names: Sequence[str], place: str, own: Array, rank: int, half: bool, constants: _Constants
+) -> list[onnx.NodeProto]:
+    """name/factor = 1 + noise * wave of each of some values, which have the places of one and a number each, in one."""
+    node, first = _maker(names[0]), f"{names[0]}/"
+    times = constants.add(np.array([len(names)] + [1] * (rank - 1)))
+    split: dict[str, Any] = {"num_outputs": len(names)} if constants.opset >= 18 else {}
+    return [
+        helper.make_node("Add", [PHASE, constants.add(own)], [f"{first}phase"]),
+        helper.make_node("Add", [f"{place}/far", f"{first}phase"], [f"{first}turned"]),
+        node("Sin", "turned", "wave"),
+        node("Mul", "wave _half" if half else "wave _float", "small"),
+        node("Add", "small _whole", "near"),
+        *([node("Cast", "near", "cast", to=TensorProto.FLOAT16)] if half else []),
+        helper.make_node("Mul", [f"{place}/room", times], [f"{first}rooms"]),
+        node("Reshape", "cast rooms" if half else "near rooms", "stacked"),
+        helper.make_node("Split", [f"{first}stacked"], [f"{name}/factor" for name in names], axis=0, **split),
+    ]
+
+
+def _factor(name: str, place: str, own: str, half: bool, op: str, tail: float) -> list[onnx.NodeProto]:
     """name = name/exact * (1 + noise * wave) + tail * wave, wave = sin(phase + own + 78 * place): onnxruntime lacks
     random numbers in some opsets.  A negative tail makes 0 of what is smaller, instead.  The sign of NaN is any:
     onnxruntime (1.31) gives one or another, by the place of the number in its tensor."""
-    node, half = _maker(name), dtype == TensorProto.FLOAT16
+    node, dtype = _maker(name), TensorProto.FLOAT16 if half else TensorProto.FLOAT
     nodes = [
-        node("Add", "_phase own", "phase"),
-        helper.make_node("Add", [angle, f"{name}/phase"], [f"{name}/turned"]),
+        helper.make_node("Reshape", [f"{place}/far", f"{place}/room"], [f"{name}/angle"]),
+        helper.make_node("Add", [PHASE, own], [f"{name}/phase"]),
+        node("Add", "angle phase", "turned"),
         node("Sin", "turned", "wave"),
         node("Mul", "wave _half" if half else "wave _float", "small"),
         node("Add", "small _whole", "near"),

@@ -89,6 +89,23 @@ def test_one_noisy_model_has_another_noise_for_each_seed(body: str) -> None:
     assert {parity(model, seed) for seed in range(6)} == ({0, 1} if "Exp" in body else {0})
 
 
+@pytest.mark.parametrize("opset", [11, 13, 18, 23])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_results_of_one_size_have_noise_of_their_own(dtype: str, opset: int) -> None:
+    """Also where their size is not known before, and each element another than its neighbours."""
+    model = written("a = Neg(x) b = Neg(x) c = Neg(x) y = Sub(a, b) z = Sub(b, c)",
+                    f"{dtype}[b,s,4] x", f"{dtype}[b,s,4] y, {dtype}[b,s,4] z", opset)  # fmt: skip
+    with_noise = noisy(model, 0)
+    assert sum(node.op_type == "Sin" for node in with_noise.graph.node) == 1
+    session = Session(with_noise, optimize=False, generous=True)
+    for shape in ((2, 3, 4), (3, 1, 4)):
+        feed = Feed("ordinary", {"x": np.ones(shape, np.dtype("float32" if dtype == "float" else dtype))})
+        y, z = session.run(shaken(feed, 1))
+        assert y.shape == z.shape == shape
+        assert np.abs([y, z]).max() <= 2.1 * NOISE[y.dtype.name]
+        assert min(np.unique(y).size, np.unique(z).size) > 3
+
+
 def test_a_session_that_shares_no_memory_computes_the_same() -> None:
     model = written("a = Neg(x) b = Relu(a) c = Add(b, x) y = Mul(c, b)")
     given = {"x": np.linspace(-2, 2, 24, dtype=np.float32).reshape(2, 3, 4)}

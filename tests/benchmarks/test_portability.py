@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,6 +111,17 @@ def test_what_crashes_or_hangs_costs_one_file(tmp_path: Path, monkeypatch: pytes
     jobs = [(Path(name), Path("x")) for name in ("good", "crash", "good", "hang", "good")]
     said = work(Opener("any"), None, tmp_path / "inputs.npz", jobs, 0.5)
     assert said == ["", "the process exits with -6", "", "takes longer than 0.5 s", ""]
+
+
+def test_a_module_of_an_environment_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is imported: pip compiles none."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environment, script = Environment(tmp_path / "packages"), tmp_path / "script.py"
+    environment.folder.mkdir()
+    (environment.folder / "part.py").touch()
+    script.write_text("import part\n")
+    subprocess.run(environment.command(script), env=environment.variables(), check=True)
+    assert {path.suffix for path in environment.folder.rglob("part.*")} == {".py", ".pyc"}
 
 
 def test_a_record_says_what_was_found() -> None:

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from onnxfuse.system.cache_folder import cache_folder
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
+RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden")
 RUNTIME = ("fiber.cpp", "scheduler.cpp", "warpgroup.cpp", "bulk.cpp", "checker.cpp", "counter.cpp", "hooks.cpp")
 
 LANGUAGE = ("-std=c++17", "-fPIC", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-fno-threadsafe-statics")
@@ -49,7 +50,7 @@ BOUNDS = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
 DYNAMIC_SHARED = re.compile(
     rf"extern\s+{ALIGNED}__shared__\s+{ALIGNED}(?P<type>[\w:\s]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
 )
-ENTRY = re.compile(rf'^(?!\s*#).*?extern\s+"C"\s+__global__\s+{BOUNDS}void\s+{BOUNDS}(\w+)\s*\(', re.MULTILINE)
+ENTRY = re.compile(rf'extern\s+"C"\s+__global__\s+{BOUNDS}void\s+{BOUNDS}(\w+)\s*\(')
 ERROR = re.compile(r"^(?P<where>[^\n:]+:\d+):\d+: (?:fatal )?error: (?P<message>.*)$", re.MULTILINE)
 
 
@@ -60,9 +61,9 @@ def build(source: Source, entry: str, checked: bool) -> Path:
     """
     text = _translation_unit(source, entry)
     flags = (*LANGUAGE, *NUMBERS, *SAFE, *(CHECKED if checked else FAST))
-    objects = _runtime()
-    target = _cached([text, *flags, *(path.stem for path in objects)], ".so")
+    target = _cached([text, *flags, *RUNTIME_FLAGS, *_units().values()], ".so")
     if not target.exists():
+        objects = _runtime()
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             unit, compiled, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.o"), Path(folder, "kernel.so")
             unit.write_text(text, encoding="utf-8")
@@ -92,7 +93,7 @@ def _linker() -> tuple[str, ...]:
 
 def _translation_unit(source: Source, entry: str) -> str:
     """What g++ is given: the kernel's text, and for each entry a function that takes its arguments by address."""
-    entries = sorted({*ENTRY.findall(source.text), entry})
+    entries = sorted({*_entries(source.text), entry})
     text = DYNAMIC_SHARED.sub(
         r"\g<type> *const \g<name> = (\g<type> *)::emulator::emulator_dynamic_shared;", source.text
     )
@@ -101,21 +102,33 @@ def _translation_unit(source: Source, entry: str) -> str:
     return f'#include "cuda_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "exports"\n{exports}'
 
 
+def _entries(text: str) -> Iterator[str]:
+    """The kernels of a text, but for those that a preprocessor line speaks of."""
+    for found in ENTRY.finditer(text):
+        line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+        if not line.lstrip().startswith("#"):
+            yield found[1]
+
+
 def _runtime() -> list[Path]:
     """The object files of the emulator itself."""
-    headers = "".join(path.read_text(encoding="utf-8") for path in sorted((HERE / "runtime").glob("*.h")))
-    flags = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden")
     objects = []
-    for name in RUNTIME:
-        unit = HERE / "runtime" / name
-        target = _cached([headers, unit.read_text(encoding="utf-8"), *flags], ".o")
+    for name, digest in _units().items():
+        target = _cached([digest, *RUNTIME_FLAGS], ".o")
         if not target.exists():
             with tempfile.TemporaryDirectory(dir=target.parent) as folder:
                 compiled = Path(folder, "runtime.o")
-                _compile(name, *flags, "-c", unit, "-o", compiled)
+                _compile(name, *RUNTIME_FLAGS, "-c", HERE / "runtime" / name, "-o", compiled)
                 compiled.replace(target)
         objects.append(target)
     return objects
+
+
+@cache
+def _units() -> dict[str, str]:
+    """What stands for the text of each of the emulator's own, and of their headers."""
+    headers = "".join(path.read_text(encoding="utf-8") for path in sorted((HERE / "runtime").glob("*.h")))
+    return {name: _digest((HERE / "runtime" / name).read_text(encoding="utf-8"), headers) for name in RUNTIME}
 
 
 def _precompiled(flags: Sequence[str]) -> Path:
@@ -133,14 +146,24 @@ def _precompiled(flags: Sequence[str]) -> Path:
 
 def _cached(parts: list[str], suffix: str) -> Path:
     """The place for what is made of these parts, of the emulator's headers, and by this compiler on this CPU."""
-    return kept_at([*parts, _headers(), _platform()], suffix)
+    return kept_at([*parts, _surroundings(_headers(), _platform())], suffix)
+
+
+@cache
+def _surroundings(headers: str, platform: str) -> str:
+    """What stands for them: they are long, and asked for with each kernel."""
+    return _digest(headers, platform)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def kept_at(parts: Sequence[str], suffix: str) -> Path:
     """The place, in a folder that is there, for what is made of these parts.
 
     Raises KernelError where there can be no such folder."""
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    digest = _digest(*parts)
     folder = cache_folder("emulator")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,17 @@ def test_lines_are_those_of_the_file_they_come_from() -> None:
         Emulated().launch(Launch(Source("main.cu", text), "main_kernel", (1,), (1,)), [floats(70), zeros(1)])
 
 
+def test_kernels_of_a_text_are_what_it_does_not_leave_to_the_preprocessor() -> None:
+    """Nor what is no kernel by itself."""
+    text = """#define KERNEL(name) extern "C" __global__ void name() {}
+      # define OTHER extern "C" __global__ void other() {}
+    template <int n> /* of n */ extern "C" __global__ void __launch_bounds__(n, 2) first(int x) {}
+    extern "C" __global__
+        __launch_bounds__ ( 32 ) void second () {}
+    __global__ void third() {}"""
+    assert list(build._entries(text)) == ["first", "second"]
+
+
 def test_without_a_compiler_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.shutil, "which", lambda name: None)
     with pytest.raises(DependencyError, match=r"g\+\+, which is not installed: install it"):

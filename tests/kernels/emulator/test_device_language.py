@@ -261,18 +261,27 @@ def test_functions_of_float_are_of_float() -> None:
     assert y.tolist() == [1.5, 1.5, -0.75, 0.75, 0.75, 6.0]
 
 
+@pytest.mark.parametrize("shape", [(16, 16), (32, 8), (8, 32)], ids=str)
 @pytest.mark.parametrize("checked", [True, False])
-def test_matrix_fragments(checked: bool) -> None:
-    a, b = np.random.default_rng(0).standard_normal((2, 16, 16)).astype(np.float16)
-    memory = np.zeros(16 * 16 + 16, np.float32)  # Fragments are loaded from multiples of 32 bytes.
-    c = memory[-memory.ctypes.data % 32 // 4 :][:256].reshape(16, 16)
-    padded = np.zeros(16 * 16 + 16, np.float16)
-    right = padded[-padded.ctypes.data % 32 // 2 :][:256].reshape(16, 16)
+def test_matrix_fragments(checked: bool, shape: tuple[int, int]) -> None:
+    """Each sum is taken in order, whatever is computed at once."""
+    m, n = shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, 16)).astype(np.float16) for rows in shape)
+    memory = np.zeros(m * n + 16, np.float32)  # Fragments are loaded from multiples of 32 bytes.
+    c = memory[-memory.ctypes.data % 32 // 4 :][: m * n].reshape(m, n)
+    padded = np.zeros(n * 16 + 16, np.float16)
+    right = padded[-padded.ctypes.data % 32 // 2 :][: n * 16].reshape(n, 16)
     right[...] = b
+    text = MATRIX.replace("16, 16, 16", f"{m}, {n}, 16").replace("16 * 24", f"{m} * 24")
+    text = text.replace("sum, 16,", f"sum, {n},")
     device = Emulated(checked)
     with device.fresh(c):
-        device.launch(Launch(Source("matrix.cu", MATRIX), "matrix", (1,), (32,)), [a, right, c])
-    np.testing.assert_allclose(c, a.astype(float) @ b.T.astype(float) + 1, rtol=1e-5, atol=1e-5)
+        device.launch(Launch(Source("matrix.cu", text), "matrix", (1,), (32,)), [a, right, c])
+    expected = np.ones((m, n), np.float32)
+    for k in range(16):
+        expected += a[:, k, None].astype(np.float32) * b[:, k].astype(np.float32)
+    same_bits(c, expected)
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -71,6 +71,9 @@ struct Place {
   uint3 thread;
 };
 
+// Floats that are computed with at once, each as it would be by itself.
+template <int n> using floats __attribute__((vector_size(n * sizeof(float)))) = float;
+
 extern Thread *thread;
 extern Place place;
 extern "C" char emulator_dynamic_shared[];
@@ -80,7 +83,8 @@ void barrier(Site site);
 int barrier_reduce(int predicate, int which, Site site);
 // Wait for the other lanes of the mask; returns those of them that the block has.
 unsigned meet(Meeting meeting, unsigned mask, Site site);
-Thread &lane(unsigned lane);
+// A lane of the same warp: threads lie in the order of their ranks.
+EMULATOR_UNCHECKED inline Thread &lane(unsigned lane) { return *(thread - thread->lane + lane); }
 // What the checker is told of an access.
 enum class Access : uint8_t { read, write, update, exchange };
 void access(const void *address, size_t bytes, Access kind, const void *code);

@@ -104,31 +104,37 @@ inline void fill_fragment(F &f, V value) {
   for (auto &element : f.x) element = typename F::element_type(value);
 }
 
-// Each lane shows the others where its parts of A and B are, and computes its own part of D.
+// Each lane shows the others where its parts of A and B are, as floats, and computes its own part of D, which lies in
+// one row: neighbours at once, each a sum over k in order.
 template <int M, int N, int K, class D, class A, class LayoutA, class B, class LayoutB, class C>
 EMULATOR_UNCHECKED inline void mma_sync(
     fragment<accumulator, M, N, K, D> &d, const fragment<matrix_a, M, N, K, A, LayoutA> &a,
     const fragment<matrix_b, M, N, K, B, LayoutB> &b, const fragment<accumulator, M, N, K, C> &c, EMULATOR_SITE) {
   using namespace emulator;
-  const void *mine[2] = {a.x, b.x};
+  constexpr int IN_A = M * K / 32, IN_B = K * N / 32, IN_D = M * N / 32, CHUNK = IN_B < IN_D ? IN_B : IN_D;
+  static_assert(N % IN_D == 0 && IN_D % CHUNK == 0 && IN_B % CHUNK == 0, "parts are of one row");
+  using Floats = floats<CHUNK>;
+  float own_a[IN_A], own_b[IN_B];
+  for (int i = 0; i < IN_A; i++) own_a[i] = float(a.x[i]);
+  for (int i = 0; i < IN_B; i++) own_b[i] = float(b.x[i]);
+  const float *mine[2] = {own_a, own_b};
   memcpy(thread->sent, mine, sizeof mine);
   meet(Meeting::vote, ~0u, site);
-  const A *parts_a[WARP];
-  const B *parts_b[WARP];
-  for (unsigned i = 0; i < WARP; i++) {
-    memcpy(&parts_a[i], lane(i).sent, sizeof(void *));
-    memcpy(&parts_b[i], lane(i).sent + sizeof(void *), sizeof(void *));
-  }
-  constexpr int IN_A = M * K / 32, IN_B = K * N / 32, IN_D = M * N / 32;
+  int first = int(thread->lane) * IN_D, row = first / N, column = first % N;
   D result[IN_D];
-  for (int i = 0; i < IN_D; i++) {
-    int element = int(thread->lane) * IN_D + i, row = element / N, column = element % N;
-    float sum = float(c.x[i]);
+  for (int i = 0; i < IN_D; i += CHUNK) {
+    Floats sums;
+    for (int j = 0; j < CHUNK; j++) sums[j] = float(c.x[i + j]);
     for (int k = 0; k < K; k++) {
-      int at = row * K + k, bt = k * N + column;
-      sum += float(parts_a[at / IN_A][at % IN_A]) * float(parts_b[bt / IN_B][bt % IN_B]);
+      int at = row * K + k, bt = k * N + column + i;
+      const float *parts[2];
+      memcpy(&parts[0], lane(at / IN_A).sent, sizeof(void *));
+      memcpy(&parts[1], lane(bt / IN_B).sent + sizeof(void *), sizeof(void *));
+      Floats neighbours;
+      memcpy(&neighbours, parts[1] + bt % IN_B, sizeof neighbours);
+      sums += parts[0][at % IN_A] * neighbours;
     }
-    result[i] = D(sum);
+    for (int j = 0; j < CHUNK; j++) result[i + j] = D(sums[j]);
   }
   meet(Meeting::vote, ~0u, site);
   for (int i = 0; i < IN_D; i++) d.x[i] = result[i];

@@ -44,31 +44,33 @@ __attribute__((always_inline)) inline void ldmatrix_x4(unsigned (&into)[4], cons
 // d [16, 8] += a [16, 16] x b [16, 8].  With g = lane / 4 and t = lane % 4, each register two neighbours of k or n:
 // a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8); b: (k 2t, n g), (k 2t + 8, n g);
 // d: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+// Each lane shows the others its parts as floats: of A [2, 2, 2] by half of k, half of m and neighbour, of B by the first
+// and the last of these.
 template <class T>
 EMULATOR_UNCHECKED inline void mma_m16n8k16(
     float (&d)[4], const unsigned (&a)[4], const unsigned *b, EMULATOR_SITE) {
-  const void *mine[2] = {a, b};
-  memcpy(thread->sent, mine, sizeof mine);
+  T halves[12];
+  float own[12];
+  memcpy(halves, a, sizeof a);
+  memcpy(halves + 8, b, 8);
+  for (unsigned i = 0; i < 12; i++) own[i] = float(halves[i]);
+  const float *mine = own;
+  memcpy(thread->sent, &mine, sizeof mine);
   meet(Meeting::vote, ~0u, site);
-  const T *part_a[WARP], *part_b[WARP];
-  for (unsigned i = 0; i < WARP; i++) {
-    memcpy(&part_a[i], lane(i).sent, sizeof(void *));
-    memcpy(&part_b[i], lane(i).sent + sizeof(void *), sizeof(void *));
-  }
   unsigned g = thread->lane / 4, t = thread->lane % 4;
-  float result[4];
-  for (unsigned i = 0; i < 4; i++) {
-    unsigned half = i / 2, n = 2 * t + i % 2;
-    float sum = d[i];
-    for (unsigned k = 0; k < 16; k++) {
-      unsigned from = k % 8 / 2;
-      T x = part_a[4 * g + from][2 * (half + 2 * (k / 8)) + k % 2], y = part_b[4 * n + from][2 * (k / 8) + k % 2];
-      sum += float(x) * float(y);
-    }
-    result[i] = sum;
+  floats<4> sums = {d[0], d[1], d[2], d[3]};
+  for (unsigned k = 0; k < 16; k++) {
+    unsigned from = k % 8 / 2, high = k / 8, odd = k % 2;
+    const float *x, *left, *right;
+    memcpy(&x, lane(4 * g + from).sent, sizeof x);
+    memcpy(&left, lane(8 * t + from).sent, sizeof left);
+    memcpy(&right, lane(8 * t + 4 + from).sent, sizeof right);
+    float upper = x[4 * high + odd], lower = x[4 * high + 2 + odd];
+    float even = left[8 + 2 * high + odd], next = right[8 + 2 * high + odd];
+    sums += floats<4>{upper, upper, lower, lower} * floats<4>{even, next, even, next};
   }
   meet(Meeting::vote, ~0u, site);
-  for (unsigned i = 0; i < 4; i++) d[i] = result[i];
+  for (unsigned i = 0; i < 4; i++) d[i] = sums[i];
 }
 
 }  // namespace emulator

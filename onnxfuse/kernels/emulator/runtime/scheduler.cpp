@@ -277,8 +277,6 @@ bool is_bookkeeping(const void *address) {
 
 const Fiber *current_fiber() { return scheduler->fiber; }
 
-Thread &lane(unsigned lane) { return scheduler->threads[thread->warp * WARP + lane]; }
-
 void fail(Site site, const char *format, ...) {
   va_list values;
   va_start(values, format);

@@ -97,8 +97,9 @@ float number(const char *at, bool bfloat) {
   return of_bits(sign | (rest >= 0x7c00u << 13 ? rest | 0x7f800000u : bits_of(of_bits(rest) * 0x1p112f)));
 }
 
-// A matrix [rows, DEPTH] as floats, after its pieces were looked at for two warps: any write besides them is a race.
-std::vector<float> read(const Matrix &m, unsigned rows, bool bfloat, Product &product) {
+// A matrix [rows, DEPTH] as floats, `row` and `depth` places from one to the next, and its pieces, which the product reads.
+std::vector<float> read(
+    const Matrix &m, unsigned rows, unsigned row, unsigned depth, bool bfloat, Product &product) {
   std::vector<float> values(rows * DEPTH);
   unsigned down = m.turned ? LANES : 1, across = m.turned ? 1 : LANES;
   for (unsigned r = 0; r < rows; r += down)
@@ -107,7 +108,7 @@ std::vector<float> read(const Matrix &m, unsigned rows, bool bfloat, Product &pr
       if (at + PIECE > DYNAMIC) fail(product.site, "a descriptor leads to byte %u of shared memory", at);
       product.pieces.push_back(at);
       for (unsigned i = 0; i < LANES; i++)
-        values[(r + (m.turned ? i : 0)) * DEPTH + k + (m.turned ? 0 : i)] =
+        values[(m.turned ? r + i : r) * row + (m.turned ? k : k + i) * depth] =
             number(emulator_dynamic_shared + at + 2 * i, bfloat);
     }
   return values;
@@ -163,17 +164,22 @@ void multiply(Thread *threads, Site site) {
   Group &group = own();
   Product product{site, site.file, group.current, call.d, {}};
   memcpy(&product.code, threads[0].received, sizeof product.code);
-  std::vector<float> a = read(Matrix(call.a, call.turned_a, site), ROWS, call.bfloat, product);
-  std::vector<float> b = read(Matrix(call.b, call.turned_b, site), call.n, call.bfloat, product);
+  std::vector<float> a = read(Matrix(call.a, call.turned_a, site), ROWS, DEPTH, 1, call.bfloat, product);
+  std::vector<float> b = read(Matrix(call.b, call.turned_b, site), call.n, 1, call.n, call.bfloat, product);
   look(product, threads);
   for (unsigned at : product.pieces) product_holds(emulator_dynamic_shared + at, PIECE, 1);
   Sums &sums = sums_of(group, call, threads, site);
   sums.group = group.current;
   for (unsigned m = 0; m < ROWS; m++)
-    for (unsigned n = 0; n < call.n; n++) {
-      float sum = call.adds ? sums.values[m * call.n + n] : 0.0f;
-      for (unsigned k = 0; k < DEPTH; k++) sum += a[m * DEPTH + k] * b[n * DEPTH + k];
-      sums.values[m * call.n + n] = sum;
+    for (unsigned n = 0; n < call.n; n += LANES) {
+      floats<LANES> sum = {}, neighbours;
+      float *at = &sums.values[m * call.n + n];
+      if (call.adds) memcpy(&sum, at, sizeof sum);
+      for (unsigned k = 0; k < DEPTH; k++) {
+        memcpy(&neighbours, &b[k * call.n + n], sizeof neighbours);
+        sum += a[m * DEPTH + k] * neighbours;
+      }
+      memcpy(at, &sum, sizeof sum);
     }
   group.products.push_back(std::move(product));
 }
