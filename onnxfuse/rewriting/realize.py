@@ -17,7 +17,7 @@ from onnx import TensorProto
 from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shapes, output_dtype, real_dtype
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, number_of
-from onnxfuse.model.op_traits import CASTS, MOVEMENT, SINGLE_INSIDE
+from onnxfuse.model.op_traits import MOVEMENT, SINGLE_INSIDE
 from onnxfuse.model.schema import is_standard
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
@@ -305,8 +305,7 @@ class _Realizer:
         graph = self.draft.graph
         if graph.nodes[graph.producer[name]].op_type == "Cast":
             return True
-        readers = [node.op_type in CASTS for node in graph.nodes for value in node.input if value == name]
-        return op in SINGLE_INSIDE and len(readers) == graph.uses.get(name) and all(readers)
+        return op in SINGLE_INSIDE and self.draft.casts.get(name, 0) == graph.uses.get(name)
 
     def _declare(self, node: NewNode, output: str, term: Term, dtype: int) -> None:
         """Say the type of a node's output where onnx infers nothing: quantizers want to know it."""
