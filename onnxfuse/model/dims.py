@@ -107,12 +107,9 @@ def _product(a: Dim, b: Dim) -> Dim:
         if b == 1 or not b:
             return a if b else 0
         return Sym(tuple([(monomial, coefficient * b) for monomial, coefficient in a.terms]))
-    if len(a.terms) == 1 and len(b.terms) == 1:  # most are: the batch times the sequence
-        ((m, c),), ((n, e),) = a.terms, b.terms
-        return Sym(((tuple(sorted(m + n)), c * e),))
     table: dict[Monomial, int] = {}
-    for m, c in _table(a).items():
-        for n, e in _table(b).items():
+    for m, c in a.terms:
+        for n, e in b.terms:
             key = tuple(sorted(m + n))
             table[key] = table.get(key, 0) + c * e
     return _canonical(table)
