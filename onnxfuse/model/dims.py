@@ -108,8 +108,8 @@ def _product(a: Dim, b: Dim) -> Dim:
             return a if b else 0
         return Sym(tuple([(monomial, coefficient * b) for monomial, coefficient in a.terms]))
     table: dict[Monomial, int] = {}
-    for m, c in a.terms:
-        for n, e in b.terms:
+    for m, c in _table(a).items():
+        for n, e in _table(b).items():
             key = tuple(sorted(m + n))
             table[key] = table.get(key, 0) + c * e
     return _canonical(table)
