@@ -22,7 +22,7 @@ from .lifting.lifted import Lifted
 from .model.graph import DOMAIN, REGION, count_nodes, family, opset_of
 from .proof.claim import Claim, Experiment
 from .reporting.records import LeftOut, Placement, Report, Runs, Validation
-from .reporting.tell import fusion, fusions, worth_telling
+from .reporting.tell import fusion, worth_telling
 from .rewriting.inline import expand
 from .targets import runtimes
 from .targets.compatibility import compatibility
@@ -94,8 +94,8 @@ def optimize(
     if card is not None:
         from .performance.profitability import paying
 
-        told, paths = partial(fusion, known=at.known), (build.rules, build.base_dir)
-        fused, losing, left_out = paying(fused, rebuild, card, at.shapes, *paths, told=told, progress=progress)
+        paths = build.rules, build.base_dir
+        fused, losing, left_out = paying(fused, rebuild, card, at.shapes, *paths, progress=progress)
     validation = Validation("not validated", note="validation is off")
     if experiment.validate != "off":
         from .proof.timed import proved  # onnxruntime is needed only here
@@ -250,7 +250,7 @@ def report(
     given, model = model, _written_out(model, precision)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
     if not measured:
-        return _found(fused, build, at.known if at else {}, seconds=time.perf_counter() - started)
+        return _found(fused, build, seconds=time.perf_counter() - started)
     at = at or _assumed(given, source, fused)
     converted = None
     if precision is not None:
@@ -263,12 +263,12 @@ def report(
     return result
 
 
-def _found(fused: Fused, build: Build, known: Mapping[str, int], *, seconds: float) -> Report:
+def _found(fused: Fused, build: Build, *, seconds: float) -> Report:
     """What was fused, and nearly was."""
     sites, target = [site for site in fused.sites if worth_telling(site)], build.target
     result = Report("", target=target.name, provider=target.provider, level=build.reached)
     result.unread, result.seconds = sorted(fused.unread), seconds
-    result.fusions, result.near_misses = fusions(sites, known), fused.near_misses
+    result.fusions, result.near_misses = list(map(fusion, sites)), fused.near_misses
     return result
 
 
@@ -303,7 +303,7 @@ def _report(
     """All there is to say; shares of time are those of a `card`, or of a usual one."""
     from .performance.gpus import CARDS, DEFAULT
     from .performance.held import held
-    from .performance.totals import alone, remaining, totals
+    from .performance.totals import alone, bytes_saved, remaining, totals
     from .runtime.served import examine
 
     card = card or CARDS[DEFAULT]
@@ -335,7 +335,7 @@ def _report(
         remaining=remaining(output.launches, names, fused.near_misses, known_ops, card),
         shares_on=card.name,
         nodes=each_node,
-        fusions=fusions(sites, at.known),
+        fusions=list(map(fusion, sites, bytes_saved(sites, original.launches, output.launches))),
         near_misses=fused.near_misses,
         unread=sorted(fused.unread),
         kernels=served.sources,

@@ -69,7 +69,8 @@ class Naming:
 
 
 def named(fused: Fused, naming: Naming) -> Fused:
-    """The same, with names and an order that tell nothing of the way; sites follow the nodes of the file.
+    """The same, with names and an order that tell nothing of the way; sites follow the nodes of the file, near misses
+    each other.
 
     The model is changed in place."""
     model = fused.model
@@ -79,15 +80,16 @@ def named(fused: Fused, naming: Naming) -> Fused:
     if new:
         _rename(found, new)
     _sort(model.graph, naming)
+    misses = [replace(miss, node=new[miss.node]) if miss.node in new else miss for miss in fused.near_misses]
+    misses.sort(key=lambda miss: miss.order)
     if not fused.sites:
-        return fused
+        return replace(fused, near_misses=misses)
     places = {node.name: (at, node) for at, node in enumerate(node for owner in found for node in owner.node)}
     # One in a body may be gone with it: nobody reads what the If gives.
     stand = [(places[now], site) for site, name in sites if (now := new.get(name, name)) in places]
     told = sorted(((at, node, site) for (at, node), site in stand), key=lambda entry: entry[0])
-    return replace(
-        fused, sites=[replace(site, node=node, value=new.get(site.value, site.value)) for _, node, site in told]
-    )
+    renamed = [replace(site, node=node, value=new.get(site.value, site.value)) for _, node, site in told]
+    return replace(fused, sites=renamed, near_misses=misses)
 
 
 def _scopes(model: ModelProto) -> Iterator[Owner]:

@@ -12,7 +12,7 @@ from onnxfuse.model.graph import REGION
 from onnxfuse.regions.write import Asked, regions
 from onnxfuse.reporting.tell import launches_saved
 from onnxfuse.rewriting.module_paths import ModulePaths
-from onnxfuse.rewriting.provenance import FusedNode
+from onnxfuse.rewriting.provenance import FusedNode, adopted
 
 from .fused import EVERY, Banned, Fused
 from .naming import Naming, named
@@ -46,7 +46,7 @@ def regional(
             done.lifted = after.lifted
             break
         done = named(replace(joined(done, after, first.model, original), lifted=None), naming)
-    return done
+    return replace(done, sites=adopted(done.sites, first.views, done.model))
 
 
 def _once(
@@ -65,13 +65,14 @@ def _once(
     after = Fused(made.model, made.sites, [], frozenset(), banned=fused.banned)
     whole = joined(fused, after, first.model, original)
     # What the passes before have written, and no rule was named for, stands for something of the original as well.
-    own = {site.node.name: site for site in made.sites}
+    own = {site.node.name for site in made.sites}
     modules = _Modules(first)
-    sites = [
-        modules.placed(_dying(site, own[site.node.name])) if site.node.name in own else site for site in whole.sites
-    ]
+    sites = [modules.placed(site) if site.node.name in own else site for site in whole.sites]
     taken = {name: saved for site in sites for saved in [launches_saved(site)] for name in site.replaced}
     near = [miss for miss in near if miss.rule == why or miss.launches_saved > taken.get(miss.node, -1)]
+    # A node of the original is told by its name there; one that a pass wrote, by that of the region it is now part of.
+    part_of = {name: site.node.name for site in made.sites for name in site.replaced if name not in original}
+    near = [replace(miss, node=part_of.get(miss.node, miss.node)) for miss in near]
     return named(replace(whole, sites=sites, near_misses=near), naming)
 
 
@@ -89,9 +90,3 @@ class _Modules:
         found = [self.nodes[key] for name in site.replaced if (key := (site.scope, name)) in self.nodes]
         module = self.paths[site.scope].of(found) if found else ""
         return replace(site, module=module or site.module)
-
-
-def _dying(site: FusedNode, own: FusedNode) -> FusedNode:
-    """A region with what dies for it: that of the original, or what passes have written of it where that is more."""
-    more = sum(each.launched for each in own.dead) > sum(each.launched for each in site.dead)
-    return replace(site, dead=own.dead, gone=own.gone) if more else site

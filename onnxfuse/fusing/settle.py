@@ -21,7 +21,7 @@ from onnx import ModelProto, NodeProto
 
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.walk import BODIES, nodes
-from onnxfuse.rewriting.provenance import REPLACED_KEY, merged
+from onnxfuse.rewriting.provenance import merged, note_replaced
 from onnxfuse.rewriting.simplify import weight
 from onnxfuse.terms.normal.quantized import BYTES
 
@@ -82,9 +82,7 @@ def joined(before: Fused, after: Fused, source: ModelProto, original: Collection
     for site in after.sites:
         whole = merged(site, former, original)
         sites.append(whole)
-        for entry in nodes[site.node.name].metadata_props:
-            if entry.key == REPLACED_KEY:
-                entry.value = " ".join(whole.replaced)
+        note_replaced(nodes[site.node.name], whole.replaced)
     order = {name: place for place, name in enumerate(nodes)}
     sites.sort(key=lambda site: order[site.node.name])
     gone = {name for site in sites for name in site.replaced}

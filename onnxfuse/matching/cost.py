@@ -6,14 +6,13 @@ in the normal form (the -1 of a difference, the reciprocal of a quotient) is par
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from onnx import NodeProto
 
 from onnxfuse.model.dims import Dim, Sym, product
 from onnxfuse.model.graph import LAUNCHES_KEY, REGION, family
 from onnxfuse.model.op_traits import FREE, SECOND_LAUNCH, SUMMED_BIAS
-from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.term import REAL, Term, is_number
 
 BYTES = {1: 4, 10: 2, 11: 8, 16: 2, 7: 8, 6: 4, 9: 1, 2: 1, 3: 1, 5: 2, 4: 2, 12: 4, 13: 8}
@@ -61,18 +60,11 @@ def size(term: Term) -> Dim | None:
     return product(term.shape) * BYTES.get(term.dtype, 4)
 
 
-def traffic(terms: Iterable[Term], known: Mapping[str, int] | None = None) -> int | None:
-    """Bytes written and read once each for intermediates that no longer exist; None where a dimension is unknown.
-
-    `known` are the sizes of symbolic dimensions."""
+def traffic(terms: Iterable[Term]) -> int | None:
+    """Bytes of intermediates that are written once and read once each; None where a dimension is not a number."""
     total = 0
-    for term in terms:
-        if not launches(term):
-            continue
-        written = size(term)
-        if isinstance(written, Sym):
-            written = evaluate(written, known or {})
-        if written is None:
+    for written in (size(term) for term in terms if launches(term)):
+        if not isinstance(written, int):
             return None
         total += 2 * written
     return total

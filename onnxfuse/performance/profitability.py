@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxfuse.reporting.records import Estimate, Fusion, LeftOut
+from onnxfuse.reporting.records import Estimate, LeftOut
+from onnxfuse.reporting.tell import fusion
 from onnxfuse.rewriting.provenance import keys
 
 from .estimate import FUNCTION_BODY, Prediction, predict
@@ -35,13 +36,9 @@ def paying(
     rules: Sequence[Path],
     base_dir: Path | None,
     *,
-    told: Callable[[FusedNode], Fusion],
     progress: Progress,
 ) -> tuple[Fused, Banned, list[LeftOut]]:
-    """The model with the fusions that pay at these `shapes` of its inputs; what is banned for that; what is left out.
-
-    `told` says what a fusion is, for the report.
-    """
+    """The model with the fusions that pay at these `shapes` of its inputs; what is banned for that; what is left."""
     banned: Banned = frozenset()
     left_out: list[LeftOut] = []
     tried: set[Banned] = set()
@@ -61,7 +58,7 @@ def paying(
             if slower < LEAST or then.unknown > now.unknown:
                 continue
             each = f"predicted to be {slower / len(group) * 1e6:.3g} µs slower on {card.name} than what it replaces"
-            left_out += [LeftOut(told(site), None, each) for site in group]
+            left_out += [LeftOut(fusion(site), None, each) for site in group]
             fused, now, banned, done = candidate, then, banned | out, False
             break
     return fused, banned, left_out

@@ -90,6 +90,25 @@ def totals(launches: Sequence[Asked]) -> Totals:
     return Totals(sum(each.launches for each in launches), sum(moved), len(launches) - len(moved))
 
 
+def bytes_saved(sites: Iterable[FusedNode], before: Sequence[Asked], after: Sequence[Asked]) -> list[int | None]:
+    """What the launches that each site replaces move, less what its own does; None where a size of them is not known.
+
+    A node belongs to one site at most: all sites together, and what is gone without one, are the difference between
+    the totals of both models."""
+    was, now = (
+        {(each.scope, each.node.name or each.node.output[0]): each.demand for each in launches}
+        for launches in (before, after)
+    )
+    result: list[int | None] = []
+    for site in sites:
+        gone = [was[key] for name in site.replaced if (key := (site.scope, name)) in was]
+        own = [now[key]] if (key := (site.scope, site.node.name)) in now else []
+        known = [demand.bytes for demand in (*gone, *own) if demand is not None]
+        whole = len(known) == len(gone) + len(own)
+        result.append(max(sum(known[: len(gone)]) - sum(known[len(gone) :]), 0) if whole else None)
+    return result
+
+
 def remaining(
     launches: Sequence[Asked],
     fused: Collection[str],

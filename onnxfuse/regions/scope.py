@@ -158,7 +158,7 @@ class Scope:
         if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
             return None
         if self.view.asked is not None and node is None:
-            self.view.asked.names.add(name)
+            self.view.asked.wanted(name)
         bare = TensorProto()
         bare.CopyFrom(tensor)
         bare.ClearField("name")

@@ -252,16 +252,13 @@ class _Scoped:
             if source in owner:
                 owner.setdefault(index, owner[source])
         written = {node.name: node for node in proto.node if node.domain == DOMAIN}
-        exists = {name for node in proto.node for name in node.output}
         replaced: list[list[NodeProto]] = [[] for _ in found]
         for index in sorted(owner):
             replaced[owner[index]].append(nodes[index])
         for region, own in zip(found, replaced, strict=True):
-            self.sites.append(self._site(region, written[region.node.name], own, exists))
+            self.sites.append(self._site(region, written[region.node.name], own))
 
-    def _site(
-        self, region: _Region, node: NodeProto, replaced: Sequence[NodeProto], exists: Collection[str]
-    ) -> FusedNode:
+    def _site(self, region: _Region, node: NodeProto, replaced: Sequence[NodeProto]) -> FusedNode:
         names = tuple(each.name or each.output[0] for each in replaced)
         rule = region.match.rule
         for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
@@ -281,7 +278,6 @@ class _Scoped:
             names,
             region.match.root,
             tuple(Dead.of(self.view, value, term) for value, term in terms.items()),
-            tuple(term for value, term in terms.items() if value not in exists),
         )
 
     def _computed(self, value: str, *, view: bool) -> Term:

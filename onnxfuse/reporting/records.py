@@ -98,7 +98,8 @@ class Fusion:
     launches_saved: int
     """Kernel launches that are no longer made."""
     bytes_saved: int | None
-    """Bytes that no longer travel to and from memory at the given shapes; None where a dimension is unknown."""
+    """What the replaced nodes move to and from memory more than the fused one, at the sizes of the report; None where
+    one is unknown, or nothing was measured."""
     code: str = ""
     """Line of the exporter's program, ``model.py:436``; empty where the file does not say."""
     estimate: Estimate | None = None
@@ -134,6 +135,11 @@ class NearMiss:
     """Kernel launches that the fusion would save, as far as it matched."""
     code: str = ""
     """Line of the exporter's program, ``model.py:436``; empty where the file does not say."""
+
+    @property
+    def order(self) -> tuple[str, str, str, str]:
+        """What a report sorts them by."""
+        return self.rule, self.scope, self.node, self.reason
 
     @property
     def cited(self) -> str:

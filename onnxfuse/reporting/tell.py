@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from onnxfuse.language.rule import Rule
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.binding import Failure
-from onnxfuse.matching.cost import launches, launches_of, traffic
+from onnxfuse.matching.cost import launches, launches_of
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import FORCED, Found
 from onnxfuse.model.graph import family_of
@@ -31,34 +31,13 @@ def worth_telling(site: FusedNode) -> bool:
     return len(site.replaced) > 1 or any(not match.rule.lowers for match in site.matches)
 
 
-def fusions(sites: Iterable[FusedNode], known: Mapping[str, int] | None = None) -> list[Fusion]:
-    """Sites as plain data, see `fusion`; those of repeated blocks save the same, which is counted once."""
-    saved: dict[tuple[int, int], tuple[int, int | None]] = {}
-    result = []
-    for site in sites:
-        key = id(site.dead), id(site.gone)
-        if key not in saved:
-            saved[key] = _saved(site, known)
-        result.append(_told(site, *saved[key]))
-    return result
-
-
-def fusion(site: FusedNode, known: Mapping[str, int] | None = None) -> Fusion:
-    """A site as plain data; `known` are sizes of symbolic dimensions."""
-    return _told(site, *_saved(site, known))
-
-
-def _saved(site: FusedNode, known: Mapping[str, int] | None) -> tuple[int, int | None]:
-    """The launches and the bytes that a site saves."""
-    return launches_saved(site), traffic(site.gone, known)
-
-
 def launches_saved(site: FusedNode) -> int:
     """How many launches a site saves: a node is one, or two, however many steps its term has."""
     return max(sum(each.launched for each in site.dead) - launches_of(site.node), 0)
 
 
-def _told(site: FusedNode, saved: int, bytes_saved: int | None) -> Fusion:
+def fusion(site: FusedNode, bytes_saved: int | None = None) -> Fusion:
+    """A site as plain data; None where what it saves was not measured."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
     fused = [match.rule.name for match in site.matches if not match.rule.lowers]
     inner = dict.fromkeys((match.rule.name, i) for match in site.matches for i in match.inner)
@@ -72,7 +51,7 @@ def _told(site: FusedNode, saved: int, bytes_saved: int | None) -> Fusion:
         node=site.node.name,
         replaced=site.replaced,
         absorbed=tuple(name for name in dict.fromkeys(fused) if name != rule for _ in range(often[name] or 1)),
-        launches_saved=saved,
+        launches_saved=launches_saved(site),
         bytes_saved=bytes_saved,
         code=site.code,
         sources=tuple(dict.fromkeys(filter(None, paths))),
@@ -117,7 +96,7 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         code = place(frames(node))
         result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason(), saved, code))
     result += _not_made(view, found, names, covered, modules)
-    return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
+    return sorted(set(result), key=lambda miss: miss.order)
 
 
 def _not_made(

@@ -6,15 +6,16 @@ that made use of it (the views, casts and shape computations around a fused subg
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
 
 from onnxfuse.lifting.launched import computes
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
+from onnxfuse.model import walk
 from onnxfuse.model.graph import RULE_KEY, Graph
 from onnxfuse.terms.term import Term
 
@@ -66,8 +67,6 @@ class FusedNode:
     term: Term
     dead: tuple[Dead, ...]
     """Those nodes."""
-    gone: tuple[Term, ...]
-    """What those of `dead` computed whose values no longer exist."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def sites(
             stack.extend(graph.nodes[index].input)
     result = []
     for fused, core, indices in zip(written, cores, _by_owner(owner, len(written)), strict=True):
-        replaced = [graph.nodes[i] for i in indices if graph.nodes[i].op_type != "Constant"]
+        replaced = [graph.nodes[i] for i in indices if not _stored(graph, graph.nodes[i])]
         names = tuple(n.name or n.output[0] for n in replaced)
         rule = fused.matches[-1].rule
         for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
@@ -139,7 +138,6 @@ def sites(
                 names,
                 fused.term,
                 tuple(Dead.of(view, value) for value in values),
-                tuple(view.terms_of[value] for value in values if value not in made),
             )
         )
     return result
@@ -162,7 +160,6 @@ def merged(site: FusedNode, former: Mapping[str, FusedNode], original: Collectio
     names = [n for name in site.replaced for n in (former[name].replaced if name in former else (name,))]
     own = zip(site.replaced, site.dead, strict=False)
     dead = [each for name, each in own if name in original and name not in former]
-    kept = {id(each.term) for each in dead}
     matches = dict.fromkeys(match for each in (*taken, site) for match in each.matches)
     told = [each for each in reversed(taken) if each.module]  # what an earlier pass wrote may not say it itself
     return replace(
@@ -172,8 +169,74 @@ def merged(site: FusedNode, former: Mapping[str, FusedNode], original: Collectio
         matches=tuple(matches),
         replaced=tuple(dict.fromkeys(name for name in names if name in original)),
         dead=(*(node for each in taken for node in each.dead), *dead),
-        gone=(*(term for each in taken for term in each.gone), *(term for term in site.gone if id(term) in kept)),
     )
+
+
+def adopted(sites: Sequence[FusedNode], views: Sequence[View], model: ModelProto) -> list[FusedNode]:
+    """The sites of all passes with those nodes of the original too of which no pass could know: one wrote them in
+    another way, and a later one fused that.  They belong to the first site that they lead to.
+
+    `views` are those of the original, `model` is what all passes have made of it."""
+    nodes = {_name(node): node for node in walk.nodes(model.graph, *model.functions)}
+    kept = [nodes[name] for name in nodes.keys() - {site.node.name for site in sites}]
+    scopes = {site.scope for site in sites}
+    left = {view.graph.path: _Left(view, sites, kept) for view in views if view.graph.path in scopes}
+    result = []
+    for site in sites:
+        whole = left[site.scope].adopted_by(site) if site.scope in left else site
+        if whole is not site:
+            note_replaced(nodes[site.node.name], whole.replaced)
+        result.append(whole)
+    return result
+
+
+class _Left:
+    """The nodes of a scope of the original that are gone, and belong to no site yet."""
+
+    def __init__(self, view: View, sites: Iterable[FusedNode], kept: Sequence[NodeProto]) -> None:
+        self.view, self.nodes, self.producer = view, view.graph.nodes, view.graph.producer
+        self.index = {_name(node): index for index, node in enumerate(self.nodes)}
+        taken = {name for site in sites if site.scope == view.graph.path for name in site.replaced}
+        self.free = {self.index[name] for name in self.index.keys() - taken - set(map(_name, kept))}
+        self.made = {name for node in kept for name in node.output}
+
+    def adopted_by(self, site: FusedNode) -> FusedNode:
+        """A site with what is left of all that leads to it."""
+        own = {self.index[name] for name in site.replaced if name in self.index}
+        stack, found = [*site.node.output, *(name for index in own for name in self.nodes[index].input)], set[int]()
+        while stack:
+            name = stack.pop()
+            index = self.producer.get(name)
+            if index in self.free and name not in self.made:
+                self.free.discard(index)
+                found.add(index)
+                stack.extend(self.nodes[index].input)
+        found = {index for index in found if not _stored(self.view.graph, self.nodes[index])}
+        if not found:
+            return site
+        values = (next(filter(None, self.nodes[index].output)) for index in sorted(found))
+        return replace(
+            site,
+            replaced=tuple(_name(self.nodes[index]) for index in sorted(own | found)),
+            dead=(*site.dead, *(Dead.of(self.view, value) for value in values)),
+        )
+
+
+def _stored(graph: Graph, node: NodeProto) -> bool:
+    """Does a node give what is in the file?  An exporter keeps weights that are equal once, and names them by these."""
+    return node.op_type == "Constant" or (node.op_type == "Identity" and node.input[0] in graph.initializers)
+
+
+def _name(node: NodeProto) -> str:
+    """What a node is called: one without a name, after what it makes."""
+    return node.name or next(iter(node.output), "")
+
+
+def note_replaced(node: NodeProto, names: Sequence[str]) -> None:
+    """Note on a fused node which nodes it stands for."""
+    for entry in node.metadata_props:
+        if entry.key == REPLACED_KEY:
+            entry.value = " ".join(names)
 
 
 def origin(node: NodeProto) -> tuple[str, list[str]]:

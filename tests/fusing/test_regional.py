@@ -33,14 +33,14 @@ def test_a_fused_op_goes_into_a_region_and_is_told_with_it() -> None:
     assert done.report.validation.verdict == "equal"
 
 
-def test_what_passes_have_written_and_products_behind_views_count_as_what_they_save() -> None:
-    """Of a Mul that is not the original's, since its factor was folded, and of a product that a view stands before."""
+def test_what_became_one_before_and_products_behind_views_count_as_what_they_save() -> None:
+    """A Mul that stands for two of the original, and a product that a view stands before."""
     text = """g (float[N,4,8] x, float[8,8] w) => (float[N,32] z)
         <float half = {0.5}, float two = {3.0}, int64[2] flat = {-1, 32}, float[32] b> {
         a = Sin(x) c = Mul(a, half) d = Mul(c, two) e = Cos(d) p = MatMul(e, w) f = Reshape(p, flat) z = Exp(f) }"""
     done = fused(text)
     assert {fusion.rule: fusion.launches_saved for fusion in done.report.fusions} == {
-        "Sin Mul Cos": 2,
+        "Sin Mul Cos": 3,
         "MatMul Exp": 1,
     }
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 from onnx import ModelProto, helper, numpy_helper, parser
 
+from onnxfuse.fusing.fuse import fuse
+from onnxfuse.language.catalogue import load
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.performance.gpus import CARDS
 from onnxfuse.performance.sizes import Sizes
-from onnxfuse.performance.totals import asked, remaining, totals
+from onnxfuse.performance.totals import asked, bytes_saved, remaining, totals
 from onnxfuse.reporting.records import Totals
 from tests.fake_engine import near_miss
 
@@ -25,6 +27,23 @@ def test_all_launches_together() -> None:
     given = model("a = Relu(x)  r = Transpose(a)  y = Exp(r)")
     launches = asked(Lifted.of(given), Sizes.of(given, {"x": (2, 8)}))
     assert totals(launches) == Totals(3, 3 * 2 * 4 * 16, 0)
+
+
+def test_what_fusions_save_is_what_the_model_moves_less() -> None:
+    """Each term of a sum is read, and the sum is written; a fused node moves what is left of that."""
+    given = parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        g (float[2, 8] x, float[2, 8] skip, float[8] w, float[8] b) => (float[2, 8] y, float[2, 8] z, float[2, 8] q) {
+            total = Add (x, skip)  y = LayerNormalization (total, w, b)  z = Relu (total)
+            t = Softplus (x)  s = Tanh (t)  q = Mul (x, s) }""")
+    fused = fuse(given, replace(load(), level=1))
+    at = Sizes.of(given)
+    before, after = (asked(Lifted.of(model), at) for model in (given, fused.model))
+    saved = bytes_saved(fused.sites, before, after)
+    assert dict(zip([site.matches[-1].rule.name for site in fused.sites], saved, strict=True)) == {
+        "SkipLayerNormalization": 64,
+        "Mish": 5 * 64,
+    }
+    assert sum(filter(None, saved)) == totals(before).bytes - totals(after).bytes
 
 
 def test_a_gradient_with_sums_over_all_rows_is_two_launches() -> None:

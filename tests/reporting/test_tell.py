@@ -10,7 +10,7 @@ from onnxfuse.language import catalogue as language
 from onnxfuse.lifting.launched import launched
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.model.graph import family_of
-from onnxfuse.reporting.tell import fusion, fusions, worth_telling
+from onnxfuse.reporting.tell import fusion, launches_saved, worth_telling
 from tests.matching.test_match import model
 
 
@@ -51,7 +51,6 @@ def test_a_place_that_a_fusion_covers_is_no_near_miss_of_another_rule() -> None:
     told = fusion(site)
     assert (told.op, told.replaced, told.scope) == ("onnxfuse.QuickGelu", ("t", "s", "y"), "")
     assert told.launches_saved == 2
-    assert told.bytes_saved == 2 * 2 * 16, "t and s are written and read no more"
     assert told.sources == ("fusions/2_ops/activation/smooth.rule",)
     assert worth_telling(site)
 
@@ -118,6 +117,6 @@ def test_what_fusions_save_is_what_fewer_launches_are_left() -> None:
     }""")
     fused = fuse(before, replace(language.load(), level=2))
     left = [len(list(launched(Lifted.of(each).views[0]))) for each in (before, fused.model)]
-    saved = [told.launches_saved for told in fusions(fused.sites)]
+    saved = list(map(launches_saved, fused.sites))
     assert left[0] - left[1] == sum(saved)
     assert min(saved) > 0

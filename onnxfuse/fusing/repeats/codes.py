@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from onnxfuse.lifting.constants import NUMERIC
+from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import BODIES
 from onnxfuse.terms.term import REAL, SMALL
 
@@ -36,6 +37,8 @@ class Codes:
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
         self.inputs = {info.name: info for info in graph.input}
         self.place: dict[str, Place] = {}
+        self.aliases = _aliases(self.nodes, self.initializers.keys() - self.inputs.keys())
+        """Other names of initializers → theirs: an exporter keeps equal weights of several blocks once."""
         self.edges: list[list[Place | None]] = []
         self.symbols: dict[str, SymbolPlace] = {}
         """Where each name of a dimension comes from."""
@@ -58,11 +61,12 @@ class Codes:
             read: list[object] = []
             edges: list[Place | None] = []
             dims: list[SymbolPlace] = []
-            for slot, name in enumerate(node.input):
-                if not name:
+            for slot, called in enumerate(node.input):
+                if not called:
                     read.append(None)
                     edges.append(None)
                     continue
+                name = self.aliases.get(called, called)
                 known = place.get(name)
                 if known is None:
                     known = place[name] = (index, ~slot)
@@ -192,7 +196,7 @@ class Codes:
         ]
         patterns = []
         for block in range(run.start, run.stop, run.period):
-            names = [self.nodes[block + node].input[slot] for node, slot in slots]
+            names = [self.shifted((block + node, ~slot), run, 0) for node, slot in slots]
             at = [order.get(name, -1) for name in names]
             patterns.append(tuple(sorted(range(len(at)), key=at.__getitem__)))
         usual = Counter(patterns).most_common(1)[0][0]
@@ -202,7 +206,19 @@ class Codes:
     def shifted(self, place: Place, run: Run, blocks: int) -> str:
         """The name of the counterpart, so many blocks on, of a value of a run."""
         node, slot = self.nodes[place[0] + blocks * run.period], place[1]
-        return str(node.output[slot] if slot >= 0 else node.input[~slot])
+        name = str(node.output[slot] if slot >= 0 else node.input[~slot])
+        return self.aliases.get(name, name)
+
+
+def _aliases(nodes: Iterable[NodeProto], initializers: Collection[str]) -> dict[str, str]:
+    """What an Identity gives of an initializer → its name."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        if node.op_type == "Identity" and node.domain in STANDARD:
+            name = found.get(node.input[0], node.input[0])
+            if name in initializers:
+                found[node.output[0]] = name
+    return found
 
 
 def has_bodies(nodes: Iterable[NodeProto]) -> bool:

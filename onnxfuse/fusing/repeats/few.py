@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxfuse.fusing.fused import EVERY, Banned
-from onnxfuse.lifting.asked import Asked
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.protobuf import part
 from onnxfuse.terms.term import SMALL
@@ -31,7 +30,6 @@ class Few:
     codes: Codes
     """Of all of it."""
     runs: list[Run]
-    asked: Asked
 
     @staticmethod
     def of(source: ModelProto, banned: Banned, without: Iterable[Run] = ()) -> Few | None:
@@ -51,7 +49,7 @@ class Few:
             return None
         if not bans.keys() <= codes.place.keys():
             return None  # what passes have made is called by its number there
-        return Few(source, _without_blocks(source, codes, runs), codes, runs, Asked(codes.apart))
+        return Few(source, _without_blocks(source, codes, runs), codes, runs)
 
     def run_of(self, node: int) -> Run | None:
         """The run that a node of the whole lies in."""
@@ -132,7 +130,7 @@ def _first(codes: Codes, runs: list[Run]) -> set[str]:
     for run in runs:
         for node in range(run.start, run.start + run.period):
             for slot, edge in enumerate(codes.edges[node]):
-                name = codes.nodes[node].input[slot]
+                name = codes.shifted((node, ~slot), run, 0)
                 if edge == (node, ~slot) and name in order and _by_content(codes.initializers[name], codes):
                     alike = (codes.shifted(edge, run, block) for block in range(run.count))
                     found.add(min(alike, key=order.__getitem__))

@@ -15,10 +15,10 @@ from onnxfuse.matching.match import Match
 from onnxfuse.model.graph import LAUNCHES_KEY, RULE_KEY
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting.module_paths import ModulePaths
-from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished
+from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished, note_replaced
 from onnxfuse.rewriting.stack_traces import frames, place
 
-from .alike import DifferentError, Template
+from .alike import DifferentError, Template, Written
 from .few import Few
 from .moves import Moves, called, entries
 from .runs import HEAD, Run
@@ -35,15 +35,18 @@ class Telling:
         few: Few,
         moves: Moves,
         templates: Sequence[Template],
-        at: Mapping[str, int],
+        written: Written,
         view: View,
     ) -> None:
-        """`at` says where each node was written, `view` is that of few blocks."""
+        """`view` is that of few blocks."""
+        at = {node.name: at for at, node in enumerate(written.nodes)}
         self.view = view
-        self._made = {name for node in fused.model.graph.node for name in node.output}
         self.fused, self.few, self.moves, self.templates = fused, few, moves, templates
         self.nodes = few.codes.nodes
         self.sites = {at[site.node.name]: site for site in fused.sites}
+        self._written = written.nodes
+        self._new = {node.name: at for at, node in enumerate(written.nodes) if written.own(node) is None}
+        """Where each node was written that is none of the original's."""
         self._paths = ModulePaths(self.nodes)
         self._indices = {at: [moves.index(name) for name in site.replaced] for at, site in self.sites.items()}
         self._depths: dict[tuple[int, str], int | None] = {}
@@ -127,7 +130,7 @@ class Telling:
                 more = len(before) < len(after)
                 noted = [] if more else self._metadata(like.node, self._pairs(before, after))
                 if more:
-                    _replaces(node, self.moves.names(after))
+                    note_replaced(node, self.moves.names(after))
                 else:
                     del node.metadata_props[:]
                 for key, value in noted:
@@ -162,14 +165,12 @@ class Telling:
             matches = tuple([_moved(match, mover) for match in site.matches])
             node = made[at, blocks]
             value = node.output[slots[at]]
-            sites.append(
-                FusedNode(matches, node, value, site.scope, module, code, replaced, site.term, site.dead, site.gone)
-            )
+            sites.append(FusedNode(matches, node, value, site.scope, module, code, replaced, site.term, site.dead))
         return replace(
             self.fused,
             model=model,
             sites=sites,
-            near_misses=sorted(self._misses(), key=lambda m: (m.rule, m.scope, m.node, m.reason)),
+            near_misses=list(self._misses(made)),
             simplified=frozenset(self._simplified()),
             vanished=list(self._vanished()),
             lifted=None,
@@ -209,9 +210,7 @@ class Telling:
             if run is not None and self.nodes[node].output and self.nodes[node].output[0]:
                 block = (node - run.start) // run.period
                 values.append(self.few.codes.shifted((node, 0), run, HEAD - 1 - block))
-        dead = [Dead.of(self.view, value) for value in values]
-        gone = [each.term for value, each in zip(values, dead, strict=True) if value not in self._made]
-        return replace(site, dead=(*site.dead, *dead), gone=(*site.gone, *gone))
+        return replace(site, dead=(*site.dead, *(Dead.of(self.view, value) for value in values)))
 
     def _mover(self, run: Run | None, at: int, blocks: int) -> Callable[[str], str]:
         """How values of a site are called: so many blocks on, or where it stands."""
@@ -239,8 +238,8 @@ class Telling:
             raise DifferentError("other things are told of one block than of the next", run)
         return found
 
-    def _misses(self) -> Iterator[NearMiss]:
-        known = [(miss, self.moves.index(miss.node)) for miss in self.fused.near_misses]
+    def _misses(self, made: Mapping[tuple[int, int], NodeProto]) -> Iterator[NearMiss]:
+        known = [(miss, self._nearest(miss.node)) for miss in self.fused.near_misses]
         for run in self.few.runs:
             self._spread((((m.rule, m.source, m.launches_saved, self._reason(m, n, run)), n) for m, n in known), run)
         for miss, node in known:
@@ -248,7 +247,20 @@ class Telling:
             yield self._miss(miss, node, own, None)
             if own is not None and own.block(node) == HEAD - 1:
                 for blocks in range(1, own.gap + 1):
-                    yield self._miss(miss, self.moves.node_in(node, own, blocks), own, blocks)
+                    other = self.moves.node_in(node, own, blocks)
+                    if miss.node not in self._new:
+                        yield self._miss(miss, other, own, blocks)
+                    elif (copied := made.get((self._new[miss.node], blocks))) is not None:
+                        scope, code = self._module(miss.scope, [node], [other]), self._pairs([node], [other])
+                        yield replace(miss, node=copied.name, scope=scope, code=_code(miss.code, code))
+                    else:
+                        raise DifferentError(f"{miss.node} is written once for all", own)
+
+    def _nearest(self, name: str) -> int:
+        """The node of the original that a node is, or whose value it computes, or is called after."""
+        if name not in self._new:
+            return self.moves.index(name)
+        return self._node_of(next(filter(None, self._written[self._new[name]].output)))
 
     def _miss(self, miss: NearMiss, node: int, run: Run | None, blocks: int | None) -> NearMiss:
         """A near miss at another node; at its own, what its reason names is called as in the whole."""
@@ -310,13 +322,6 @@ def _said(site: FusedNode) -> tuple[object, ...]:
 
 def _offsets(nodes: Sequence[int], run: Run) -> list[int]:
     return [(node - run.start) % run.period for node in nodes]
-
-
-def _replaces(node: NodeProto, names: Sequence[str]) -> None:
-    """Note which nodes a fused one stands for."""
-    for entry in node.metadata_props:
-        if entry.key == REPLACED_KEY:
-            entry.value = " ".join(names)
 
 
 def _code(code: str, pairs: Sequence[tuple[NodeProto, NodeProto]]) -> str:

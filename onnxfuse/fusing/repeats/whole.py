@@ -45,8 +45,7 @@ def whole(few: Few, fused: Fused, naming: Naming, view: View) -> tuple[Fused, li
     moves = Moves(few, templates, naming.given)
     writing = _Writing(written, moves, templates)
     lines = list(writing.lines())
-    at = {node.name: at for at, node in enumerate(written.nodes)}
-    telling = Telling(fused, few, moves, templates, at, view)
+    telling = Telling(fused, few, moves, templates, written, view)
     telling.annotate((line.node, line.at, line.blocks) for line in lines)
     model = _assembled(written, fused.model, lines, moves, templates)
     made = list(model.graph.node)
@@ -118,8 +117,10 @@ class _Writing:
 
     def _steady(self, own: int, read: Sequence[Ref], template: Template) -> bool:
         """Does a node read just what it read in the original, in each block?"""
-        run, place = template.run, self.codes.place
-        for ref, edge in zip(read, self.codes.edges[self.moves.node_in(own, run, 0)], strict=True):
+        run, place, node = template.run, self.codes.place, self.moves.node_in(own, template.run, 0)
+        if any(name in self.codes.aliases for name in self.codes.nodes[node].input):
+            return False
+        for ref, edge in zip(read, self.codes.edges[node], strict=True):
             if ref.place is not None:
                 if edge != (self.moves.node_in(ref.place[0], run, 0), ref.place[1]):
                     return False
@@ -242,16 +243,16 @@ class _Told:
         return [info for name, info in self.after.items() if name not in self.before]
 
 
-def check_contents(few: Few, base_dir: Path | None) -> None:
-    """See to it that constants whose elements were wanted are the same in all blocks.  Raises DifferentError."""
+def check_content(few: Few, base_dir: Path | None, name: str) -> None:
+    """See to it that a constant whose elements are wanted is the same in all blocks.  Raises DifferentError."""
     codes = few.codes
-    for name in sorted(few.asked.names):
-        place = codes.place.get(name)
-        run = None if place is None else few.run_of(place[0])
-        if place is None or run is None:
-            continue
-        first = (run.start + (place[0] - run.start) % run.period, place[1])
-        names = {codes.shifted(first, run, block) for block in range(run.count)}
-        arrays = [reader(codes.initializers[each], base_dir)() for each in names]
-        if any(not np.array_equal(arrays[0], other) for other in arrays[1:]):
-            raise DifferentError(f"the elements of {name} are wanted, and those of another block are others", run)
+    place = codes.place.get(name)
+    run = None if place is None else few.run_of(place[0])
+    if place is None or run is None:
+        return
+    first = (run.start + (place[0] - run.start) % run.period, place[1])
+    names = {codes.shifted(first, run, block) for block in range(run.count)}
+    arrays = (reader(codes.initializers[each], base_dir)() for each in names)
+    one = next(arrays)
+    if any(not np.array_equal(one, other) for other in arrays):
+        raise DifferentError(f"the elements of {name} are wanted, and those of another block are others", run)

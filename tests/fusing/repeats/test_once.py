@@ -15,7 +15,7 @@ from onnxfuse.fusing.fused import Banned, Fused
 from onnxfuse.fusing.source import Source
 from onnxfuse.language.catalogue import RULES, load
 from onnxfuse.pipeline import report
-from onnxfuse.reporting.tell import fusions
+from onnxfuse.reporting.tell import fusion
 from onnxfuse.rewriting.provenance import keys
 from onnxfuse.targets.target import Target
 from tests import exports
@@ -32,7 +32,7 @@ def told(fused: Fused) -> tuple[object, ...]:
     misses = [replace(miss) for miss in fused.near_misses]
     bans = [sorted(key for key in keys(site, site.matches)) for site in fused.sites]
     gone = sorted(sorted(one.keys) for one in fused.vanished)
-    return fusions(fused.sites), [site.value for site in fused.sites], bans, misses, gone, fused.simplified
+    return list(map(fusion, fused.sites)), [site.value for site in fused.sites], bans, misses, gone, fused.simplified
 
 
 def both(model: ModelProto, target: str = "onnxfuse", banned: Banned = frozenset(), level: int = RULES) -> Fused:
@@ -87,6 +87,22 @@ def test_blocks_with_regions(block: Block, count: int) -> None:
     fused = both(chain(count, block), level=2)
     assert runs(fused)
     assert [site for site in fused.sites if "Region" in site.node.op_type]
+
+
+def softened(build: Build, x: str, number: int) -> str:
+    """A normalization of other rows than those that a softmax reduces, which are no region together."""
+    scope = f"/layer.{number}/soft"
+    shares = build.node("Softmax", x, axis=1, scope=scope)
+    return build.node("Add", build.linear(build.norm(shares, scope), scope), x, scope=scope)
+
+
+def test_near_misses_at_what_was_written() -> None:
+    """A node that a rule has made of several is what a region nearly was: each block has its own."""
+    fused = both(chain(9, softened), level=2)
+    assert runs(fused)
+    misses = [miss.node for miss in fused.near_misses if miss.node.endswith("LayerNormalization")]
+    assert misses == [f"/layer.{number}/soft/LayerNormalization" for number in range(9)]
+    assert set(misses) <= {node.name for node in fused.model.graph.node}
 
 
 @pytest.mark.parametrize(("block", "count"), BLOCKS[:-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfuse.kernels.device.device import Launch, TensorType
@@ -39,6 +40,30 @@ def test_an_index_past_31_bits_inside_an_expression_is_64_bit() -> None:
     x, y = np.arange(1 << 20, dtype=np.float32), np.empty(4, np.float32)
     CHECKED.launch(Launch(loop.source, loop.entry, (1,), (32,)), [x, y, *loop.parameters])
     assert y.tolist() == [1 << 19] * 4
+
+
+@pytest.mark.parametrize("n", [20, 40, 300])
+def test_a_matrix_of_indices_is_computed_of_rows_and_columns(n: int) -> None:
+    """How far two positions lie apart, cut off at five: a table, too large for one, and too large to be computed."""
+    numbers = [integers("zero"), integers("three", 3), integers("four", 4), integers("first", 0), integers("second", 1)]
+    numbers[0].attribute[0].t.CopyFrom(numpy_helper.from_array(np.array(0)))
+    numbers += [helper.make_node("Constant", [], [name], value_int=value) for name, value in (("one", 1), ("five", 5))]
+    nodes = [
+        *numbers,
+        node("Size", "X", "n"),
+        node("Range", "zero n one", "columns"),
+        node("Unsqueeze", "columns second", "rows"),
+        node("Sub", "rows columns", "apart"),
+        node("Neg", "five", "least"),
+        node("Clip", "apart least five", "near"),
+        node("Slice", "near three four first", "row"),
+        node("Cast", "row", "distance", to=TensorProto.FLOAT),
+        node("Add", "X distance", "y"),
+    ]
+    _, (loop,) = loops("apart", nodes, {"X": TensorType(FLOAT32, (n,))}, ["y"])
+    x, y = np.arange(n, dtype=np.float32), np.empty((1, n), np.float32)
+    CHECKED.launch(Launch(loop.source, loop.entry, (n // 32 + 1,), (32,)), [x, y, *loop.parameters])
+    assert y.tolist() == [(x + np.clip(3 - np.arange(n), -5, 5)).tolist()]
 
 
 def test_the_other_elementwise_ops() -> None:

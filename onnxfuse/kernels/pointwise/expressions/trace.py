@@ -21,7 +21,7 @@ from .known import computed
 from .moves import MOVES, Call, Move
 from .rounded import rounded
 from .scalars import BOOL, FLOAT, INT, LONG, Scalar, Scalars
-from .values import Value, aligned, broadcast, computed_type, constant
+from .values import Value, aligned, broadcast, computed_type, constant, expressible, size
 
 CONDITION = Formula("Where", "{0} ? {1} : {2}")
 CHOSEN = frozenset(("Cast", "CastLike", "Clip", "Gelu", "IsInf", "Mod", "Pow", "Where"))
@@ -37,6 +37,8 @@ CASTS = {
     (LONG, BOOL): "{0} != 0",
 }
 NARROW = {"int8": "signed char", "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short"}
+FEW = 1 << 16
+"""Elements of what is computed while a kernel is made."""
 NODES = 250
 """Most nodes that are read; more are no kernel that anybody wants."""
 
@@ -98,12 +100,14 @@ def apply(call: Call) -> list[Value]:
         return [constant(call.scalars, np.broadcast_to(number, call.integers(0, "shape") or ()))]
     if call.op not in SERVED:
         raise KernelError(f"{call.op} is neither elementwise nor a view")
-    folded = _folded(call)
-    if folded is not None:
-        return folded
-    if call.op in MOVES:
-        return MOVES[call.op](call)
-    return [elementwise(call)]
+    known, sized = _known(call), any(v is not None and v.sized for v in call.inputs)
+    if known is not None and all(map(expressible, known)):
+        return [constant(call.scalars, array, sized) for array in known]
+    made = MOVES[call.op](call) if call.op in MOVES else [elementwise(call)]
+    if known is not None:  # whoever asks for the content has it; the source computes it from what it is made of
+        for value, array in zip(made, known, strict=True):
+            value.constant, value.sized = array, sized
+    return made
 
 
 def _literal(attributes: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -115,17 +119,23 @@ def _literal(attributes: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     raise KernelError(f"a Constant given by {name} is no part of a kernel")
 
 
-def _folded(call: Call) -> list[Value] | None:
-    """The value of an op whose inputs are all known and small."""
+def _known(call: Call) -> Sequence[np.ndarray[Any, Any]] | None:
+    """The results of an op whose inputs are all known, if these and those are few elements."""
     given = [v for v in call.inputs if v is not None]
-    if not given or any(v.constant is None or v.constant.size > 1 << 16 for v in given):
+    if not given or any(v.constant is None or v.constant.size > FEW for v in given) or _repeated(call, given) > FEW:
         return None
-    sized = any(v.sized for v in given)
     inputs = [None if v is None else v.constant for v in call.inputs]
     arrays = computed(call.op, inputs, call.attributes, call.outputs)
-    if sized and any(a.dtype.kind not in "iub" for a in arrays):
+    if any(v.sized for v in given) and any(a.dtype.kind not in "iub" for a in arrays):
         return None
-    return [constant(call.scalars, a, sized) for a in arrays]
+    return arrays
+
+
+def _repeated(call: Call, given: Sequence[Value]) -> int:
+    """How many elements an op gives that repeats those of its operands; 0 for one that does not."""
+    if call.op in ("Expand", "Tile"):
+        return MOVES[call.op](call)[0].size
+    return 0 if call.op in MOVES else size(broadcast([v.shape for v in given]))
 
 
 def elementwise(call: Call) -> Value:

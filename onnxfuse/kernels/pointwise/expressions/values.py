@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxfuse.errors import KernelError
 
-from .index import ZERO, Coordinates, Guard, Index, divide, flat, number
+from .index import ZERO, Coordinates, Guard, divide, flat, number
 from .scalars import BOOL, COMPUTED, FLOAT, Scalar, Scalars
 
 At: TypeAlias = Callable[[Coordinates, Guard], Scalar]
@@ -100,9 +100,10 @@ def constant(scalars: Scalars, array: np.ndarray[Any, Any], sized: bool = False)
             value = kept[0].item()
             return scalars.position(number(value)) if sized and integer else scalars.literal(value, type)
         if integer:
-            index = _stepping(kept, flat(coordinates, content.shape))
-            if index is not None:
-                return scalars.position(index)
+            steps = _steps(kept)
+            if steps is not None:
+                first, step, n = steps
+                return scalars.position(divide(flat(coordinates, content.shape), n)[0] * step + first)
         if kept.size > TABLE:
             raise KernelError(f"a constant of {kept.size} elements is no part of a pointwise kernel")
         return scalars.table(tuple(kept.tolist()), type, flat(coordinates, content.shape), guard)
@@ -110,14 +111,20 @@ def constant(scalars: Scalars, array: np.ndarray[Any, Any], sized: bool = False)
     return Value(content.shape, content.dtype, at, (), content, sized)
 
 
-def _stepping(values: np.ndarray[Any, Any], position: Index) -> Index | None:
-    """values[i] = first + step · (i / n), if that is what they are."""
+def expressible(array: np.ndarray[Any, Any]) -> bool:
+    """Can a source say a constant, in one of the three ways?"""
+    kept = array.reshape(-1)
+    return kept.size <= TABLE or bool((kept == kept[0]).all()) or (kept.dtype.kind in "iu" and _steps(kept) is not None)
+
+
+def _steps(values: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
+    """(first, step, n) where values[i] = first + step · (i / n); None if that is not what they are."""
     changes = np.flatnonzero(values[1:] != values[0])
     n = int(changes[0]) + 1 if changes.size else values.size
     step = int(values[n]) - int(values[0]) if changes.size else 0
     if not (values == values[0] + step * (np.arange(values.size) // n)).all():
         return None
-    return divide(position, n)[0] * step + int(values[0])
+    return int(values[0]), step, n
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:

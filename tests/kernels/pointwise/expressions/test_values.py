@@ -8,7 +8,15 @@ import pytest
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.pointwise.expressions.index import ZERO, flat, variable
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalars
-from onnxfuse.kernels.pointwise.expressions.values import TABLE, aligned, broadcast, computed_type, constant, source
+from onnxfuse.kernels.pointwise.expressions.values import (
+    TABLE,
+    aligned,
+    broadcast,
+    computed_type,
+    constant,
+    expressible,
+    source,
+)
 
 i, j = variable("i", 4), variable("j", 3)
 
@@ -43,7 +51,11 @@ def test_what_steps_is_a_function_of_its_position() -> None:
 
 
 def test_a_large_constant_is_no_part_of_a_kernel() -> None:
-    large = constant(Scalars(), np.random.default_rng(0).standard_normal(TABLE + 1).astype(np.float32))
+    numbers = np.random.default_rng(0).standard_normal(TABLE + 1).astype(np.float32)
+    large = constant(Scalars(), numbers)
+    assert not expressible(numbers)
+    assert all(map(expressible, (numbers[:TABLE], np.full(TABLE + 1, 2.5, np.float32), np.arange(TABLE + 1) // 3)))
+    assert not expressible(np.arange(TABLE + 1).astype(np.float32)), "steps of real numbers round"
     with pytest.raises(KernelError, match="is no part of a pointwise kernel"):
         large.at((variable("k", TABLE + 1),))
 
