@@ -139,12 +139,12 @@ def fuse(
             nonlocal last
             last = lifted = first if model is first.model else first.again(model)
             try:
-                rooms.append(Room.of(model, first.model, catalogue.growth))
+                rooms.append(Room.of(model, first, catalogue.growth))
                 return _fuse(lifted, catalogue, banned, why, progress, raising, rooms[-1], source.naming)
             except UnrealisableError:
                 # Only a fused op with several outputs can make nodes wait for each other: do without those.
                 single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
-                rooms.append(Room.of(model, first.model, catalogue.growth))
+                rooms.append(Room.of(model, first, catalogue.growth))
                 return _fuse(lifted, single, banned, why, progress, raising, rooms[-1], source.naming)
 
         fused = settle(first.model, once, source.naming)

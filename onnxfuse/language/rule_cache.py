@@ -1,10 +1,10 @@
 """The shipped rules and their variants as a file in the user's cache folder: reading it takes a tenth of making them.
 
-The file is lines of JSON, plain data of which nothing is executed.  The first line is the digest of all behind it, the
-second says of each rule and each variant what is asked of all of them, and how long the others are; then two lines for
-each rule, its equations and its patterns, which are read when somebody asks for them.  Its name has the digest of all
-that rules depend on, their files and the modules that read them: what is changed is made anew.  A file that cannot be
-read, or is not whole, counts as none; one that cannot be written is done without.
+The file is lines of JSON, plain data of which nothing is executed.  The first line is the checksum of all behind it,
+the second says of each rule and each variant what is asked of all of them, and how long the others are; then three
+lines for each rule, its equations, its text and its patterns, which are read when somebody asks for them.  Its name has
+the digest of all that rules depend on, their files and the modules that read them: what is changed is made anew.  A
+file that cannot be read, or is not whole, counts as none; one that cannot be written is done without.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import onnx
 
@@ -41,7 +42,9 @@ FIRST = (
     *("op", "matched_ops", "rank", "labels", "asked", "called", "captured"),
 )
 """What is asked of every rule, and what it would take a walk over its equations to find."""
-LATER = tuple(f.name for f in fields(Rule) if f.name not in FIRST)
+TEXT = ("doc", "text", "source")
+"""What is asked where a rule is shown, or complained about."""
+EQUATIONS = tuple(f.name for f in fields(Rule) if f.name not in (*FIRST, *TEXT))
 
 
 def place(rules: Path) -> Path | None:
@@ -57,14 +60,14 @@ def read(file: Path) -> tuple[list[Rule], dict[str, Rule]] | None:
     try:
         whole = file.read_bytes()
         start = whole.index(b"\n") + 1
-        if blake2b(memoryview(whole)[start:]).hexdigest().encode() != whole[: start - 1]:
+        if b"%08x" % crc32(memoryview(whole)[start:]) != whole[: start - 1]:
             return None
         end = whole.index(b"\n", start) + 1
         kept = json.loads(whole[start:end])
         lines = list(_cut(memoryview(whole)[end:], kept["sizes"]))
         outlines = [Outline(*map(_tuples, outline)) for outline in kept["outlines"]]
         rules = [
-            _rule(of_all, variants, outlines, lines[2 * index], lines[2 * index + 1])
+            _rule(of_all, variants, outlines, lines[3 * index : 3 * index + 3])
             for index, (of_all, variants) in enumerate(zip(kept["rules"], kept["variants"], strict=True))
         ]
         return rules, {op: rules[index] for op, index in kept["definitions"].items()}
@@ -79,7 +82,7 @@ def write(file: Path, rules: Sequence[Rule], definitions: dict[str, Rule]) -> No
         if not os.access(file.parent, os.W_OK):
             return
         body = b"".join(line.encode() + b"\n" for line in _lines(rules, definitions))
-        replace(file, [blake2b(body).hexdigest().encode(), b"\n", body])
+        replace(file, [b"%08x\n" % crc32(body), body])
         old = sorted(file.parent.glob("rules-*.jsonl"), key=lambda other: other.stat().st_mtime)
         for other in old[:-FILES]:
             other.unlink(missing_ok=True)
@@ -136,7 +139,8 @@ def _lines(rules: Sequence[Rule], definitions: dict[str, Rule]) -> Iterator[str]
                 for v in variants_of(rule)
             ]
         )
-        below += [_json([to_plain(getattr(rule, name)) for name in LATER]), _json(patterns.records)]
+        below += [_json([to_plain(getattr(rule, name)) for name in names]) for names in (EQUATIONS, TEXT)]
+        below.append(_json(patterns.records))
     place = {id(rule): index for index, rule in enumerate(rules)}
     yield _json(
         {
@@ -155,20 +159,19 @@ def _json(data: Any) -> str:
 
 
 class _Patterns:
-    """The patterns of a rule as a table, in which one that stands in several places stands once."""
+    """The patterns of a rule as a table, in which what several variants look for stands once."""
 
     def __init__(self) -> None:
         self.records: list[list[Any]] = []
-        self._known: dict[int, int] = {}
+        self._known: dict[str, int] = {}
 
     def number(self, p: Pattern) -> int:
-        known = self._known.get(id(p))
-        if known is None:
-            args = [self.number(arg) for arg in p.args]
-            attrs = to_plain(dict(p.attrs))
-            self.records.append([p.kind, p.op, args, attrs, p.star, p.name, p.value, p.label, p.line, p.lacking])
-            known = self._known[id(p)] = len(self.records) - 1
-        return known
+        args, attrs = [self.number(arg) for arg in p.args], to_plain(dict(p.attrs))
+        record = [p.kind, p.op, args, attrs, p.star, p.name, p.value, p.label, p.line, p.lacking]
+        number = self._known.setdefault(_json(record), len(self.records))
+        if number == len(self.records):
+            self.records.append(record)
+        return number
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -197,12 +200,12 @@ def _rule(
     of_all: list[Any],
     variants: list[list[Any]],
     outlines: Sequence[Outline],
-    equations: memoryview,
-    patterns: memoryview,
+    lines: Sequence[memoryview],
 ) -> Rule:
+    equations, text, patterns = lines
     rule = _Rule.__new__(_Rule)
     rule.__dict__.update(zip(FIRST, map(from_plain, of_all), strict=True))
-    rule.__dict__["_read"] = _Equations(equations)
+    rule.__dict__["_read"] = _Fields(equations, text)
     table = _Table(patterns)
     keep_variants(rule, [_variant(rule, record, outlines, table) for record in variants])
     return rule
@@ -237,15 +240,17 @@ class _Shape:
         raise LookupError(name)
 
 
-class _Equations:
+class _Fields:
     """What a rule says, by the names of its fields: most ask for a few of them, and not of all rules."""
 
-    def __init__(self, line: memoryview) -> None:
-        self._line = line
+    def __init__(self, equations: memoryview, text: memoryview) -> None:
+        self._lines = {EQUATIONS: equations, TEXT: text}
         self._plain: dict[str, Any] = {}
 
     def __call__(self, name: str) -> Any:
-        self._plain = self._plain or dict(zip(LATER, json.loads(bytes(self._line)), strict=True))
+        if name not in self._plain:
+            names = next((names for names in self._lines if name in names), ())
+            self._plain |= zip(names, json.loads(bytes(self._lines[names])), strict=True)
         return from_plain(self._plain[name])
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
 from onnx import ModelProto
 
 from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.model import inside
 from onnxfuse.model.graph import roots, scopes_of_copy
 from onnxfuse.terms.term import Term
 
@@ -35,6 +37,11 @@ class Lifted:
     views: Sequence[View]
     unfolded: Sequence[Term]
     """Constant terms whose elements nobody has asked for: some may turn out to have none."""
+
+    @cached_property
+    def bytes(self) -> int:
+        """What its tensors take up in the file itself."""
+        return inside.total(self.model)
 
     @staticmethod
     def of(

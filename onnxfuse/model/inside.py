@@ -113,6 +113,11 @@ def size(tensor: onnx.TensorProto) -> int:
     return written(tensor, {entries(tensor)["location"]: Path()})[0]
 
 
+def total(model: onnx.ModelProto) -> int:
+    """The bytes that all tensors of a model take in its file."""
+    return sum(map(size, tensors(model)))
+
+
 def load(model: onnx.ModelProto, places: Mapping[str, Path]) -> None:
     """Let a model have the numbers in itself that are in one of the files `places`.  Raises ModelError."""
     for tensor in tensors(model):

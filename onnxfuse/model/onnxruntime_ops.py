@@ -59,7 +59,8 @@ def pass_on(model: ModelProto) -> None:
 def _added(model: ModelProto) -> list[NodeProto]:
     """Nodes of each graph and function, at the opset that it is of."""
     owners = ((model, model.graph), *((function, function) for function in model.functions))
-    return [node for proto, owner in owners for node in nodes(owner) if added(node, _opset(proto))]
+    found = ((node, proto) for proto, owner in owners for node in nodes(owner) if node.op_type in IN_AI_ONNX)
+    return [node for node, proto in found if added(node, _opset(proto))]
 
 
 def _opset(proto: ModelProto | FunctionProto) -> int:

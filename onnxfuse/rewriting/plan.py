@@ -7,7 +7,8 @@ So a plan is also the answer to what a value would cost: nobody has to count bes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import DOMAIN, Names, family
+from onnxfuse.model.op_traits import CASTS
 from onnxfuse.model.schema import make_attribute, tensor
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.term import HALF, REAL, Array, Term, UnknownValueError
@@ -76,6 +78,11 @@ class Draft:
         that type."""
         current = self.found.current
         return frozenset((current[n].id, kind) for n, kind in self.view.dtypes.items() if kind in HALF and n in current)
+
+    @cached_property
+    def casts(self) -> Mapping[str, int]:
+        """Values → how many Casts of the scope read each."""
+        return Counter(name for node in self.graph.nodes if node.op_type in CASTS for name in node.input)
 
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""

@@ -7,7 +7,9 @@ opset, has the element type that is asked for, and reads only values that are co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from onnx import TensorProto
@@ -15,12 +17,13 @@ from onnx import TensorProto
 from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shapes, output_dtype, real_dtype
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, number_of
-from onnxfuse.model.op_traits import CASTS, MOVEMENT, SINGLE_INSIDE
+from onnxfuse.model.op_traits import MOVEMENT, SINGLE_INSIDE
 from onnxfuse.model.schema import is_standard
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
+from onnxfuse.terms.normal.normal import make
 from onnxfuse.terms.normal.views import is_reshape
-from onnxfuse.terms.term import HALF, REAL, Term, is_number, numpy_dtype
+from onnxfuse.terms.term import HALF, REAL, SMALL, Term, is_number, numpy_dtype, static
 
 from . import view_nodes
 from .operators import complete, counted, op_node
@@ -302,8 +305,7 @@ class _Realizer:
         graph = self.draft.graph
         if graph.nodes[graph.producer[name]].op_type == "Cast":
             return True
-        readers = [node.op_type in CASTS for node in graph.nodes for value in node.input if value == name]
-        return op in SINGLE_INSIDE and len(readers) == graph.uses.get(name) and all(readers)
+        return op in SINGLE_INSIDE and self.draft.casts.get(name, 0) == graph.uses.get(name)
 
     def _declare(self, node: NewNode, output: str, term: Term, dtype: int) -> None:
         """Say the type of a node's output where onnx infers nothing: quantizers want to know it."""
@@ -315,6 +317,9 @@ class _Realizer:
         inverse, minus = ("Div", "Reciprocal") if term.op == "Mul" else ("Sub", "")
         result = ""
         operands = sorted(term.args, key=lambda a: a.op == "Reciprocal" or _negated(a) is not None)
+        fixed = list(takewhile(_is_small, operands))
+        if len(fixed) > 1:  # which the next pass would make one
+            operands[: len(fixed)] = [make(self.terms, term.op, fixed, {})]
         for i, operand in enumerate(operands):
             last = name if i == len(operands) - 1 else ""
             if result and minus and operand.op == minus and self.plan.find(operand, dtype, limit) is None:
@@ -344,6 +349,12 @@ class _Realizer:
         source = self.realize(expanded, dtype, limit)
         merged = as_reshape(terms, expanded, term.shape or ())
         return reshape(self.plan, merged, [source], dict(merged.attrs), limit, name)
+
+
+def _is_small(term: Term) -> bool:
+    """Is it a constant that may be stored, whatever it is made of?"""
+    dims = static(term.shape)
+    return term.constant and dims is not None and math.prod(dims) <= SMALL
 
 
 def _negated(term: Term) -> Term | None:

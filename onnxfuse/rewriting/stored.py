@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto
 
+from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found
 from onnxfuse.model import inside
 from onnxfuse.model.graph import read_by
 from onnxfuse.model.standard import STANDARD
-from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.term import SMALL, Term, UnknownValueError, numpy_dtype, static
@@ -34,11 +34,11 @@ class Room:
     """Was there a constant for which there was none?"""
 
     @staticmethod
-    def of(model: ModelProto, original: ModelProto, growth: int) -> Room:
+    def of(model: ModelProto, original: Lifted, growth: int) -> Room:
         """What is left of the growth that is allowed to an original when the file is what it is now."""
-        if model is original:
+        if model is original.model:
             return Room(growth)
-        return Room(growth - max(_bytes(tensors(model)) - _bytes(tensors(original)), 0))
+        return Room(growth - max(inside.total(model) - original.bytes, 0))
 
 
 def stored(
@@ -100,12 +100,7 @@ def _freed(view: View, node: NodeProto, wanted: Collection[str], claimed: set[st
                 continue
             claimed.add(name)
             if name in graph.initializers:
-                freed += _bytes([graph.initializers[name]])
+                freed += inside.size(graph.initializers[name])
             elif name in graph.producer:
                 stack.append(graph.nodes[graph.producer[name]])
     return freed
-
-
-def _bytes(held: Iterable[TensorProto]) -> int:
-    """Bytes in the file itself: external data stays where it is."""
-    return sum(map(inside.size, held))

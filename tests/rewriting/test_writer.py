@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
+from onnxfuse.fusing import fuse as fusing
 from onnxfuse.fusing.fuse import fuse
+from onnxfuse.fusing.fused import Fused
 from onnxfuse.language import catalogue
 from onnxfuse.model.walk import nodes_of
 from onnxfuse.targets.target import Target
@@ -329,3 +332,32 @@ def test_what_follows_a_value_is_not_what_that_is_made_of() -> None:
     assert [node.input[0] for node in fused.model.graph.node if node.output[0] == "uw"] == ["u"]
     made = [node.name for node in fused.model.graph.node if node.domain == "onnxfuse"]
     assert made == [site.node.name for site in fused.sites] != []
+
+
+def test_the_numbers_of_a_product_are_stored_in_its_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a product of two constants they would be what a further pass stores."""
+    before = model(
+        """g (float[B, 4] x) => (float[B, 4] y, float[B, 4] z)
+        <float[4] v = {1, 2, 3, 4}, float[4] w = {5, 6, 7, 8}> {
+            a = Neg (x)
+            b = Mul (a, v)
+            c = Neg (b)
+            d = Mul (c, w)
+            y = Sin (d)
+            z = Cos (a)
+        }"""
+    )
+    passes: list[int] = []
+    once = fusing._fuse
+
+    def counted(*given: Any) -> Fused:
+        passes.append(1)
+        return once(*given)
+
+    monkeypatch.setattr(fusing, "_fuse", counted)
+    after = fuse(before, CATALOGUE).model
+    assert ops(after.graph) == ["Neg", "Mul", "Sin", "Cos"]
+    (stored,) = after.graph.initializer
+    assert numpy_helper.to_array(stored).tolist() == [-5, -12, -21, -32]
+    assert len(passes) == 2, "the second finds nothing"
+    assert_same_numbers(before, after)
