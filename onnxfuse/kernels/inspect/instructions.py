@@ -35,6 +35,7 @@ COUNTED = re.compile(
     r"Attention (float16 (64|80|128)|bfloat16 128|float32 64|float16 64 one query)"
     r"|Attention float16 ((64|128) (boolean|added) mask|128 turned|parts|present( turned)?)"
     r"|AttentionGrad (float16 (64|128)( added mask)?|float32 64)( of keys and values)?"
+    r"|(SoftmaxCrossEntropy(Loss)?|GroupNormalization|Embedding)Grad float16"
     r"|FusedMatMul float16 (large|medium|few rows|large transposed|large odd|(large|few rows) partial|after .*)"
     r"|FusedMatMul float16 large (bare|Relu|Swish|Tanh|FastGelu|Gelu)"
     r"|FusedMatMul float16 warpgroups( bare| transposed| narrow| maps( transposed| narrow)?)?"
