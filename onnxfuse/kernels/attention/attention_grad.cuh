@@ -70,20 +70,26 @@ struct Seen {
 
 struct Scores {
     const MASK_TYPE* mask;
-    long long mask_head, mask_row, mask_key;
+    long long mask_head, mask_row;
+    int mask_key;  // 0 or 1
     int rows, group, keys;
     bool causal;
     float unit;
 
     __device__ __forceinline__ Seen of(int row) const {
         const int r = min(row, rows - 1), query = r / group;
-        return {MASK ? mask + r % group * mask_head + query * mask_row : nullptr, causal ? min(keys, query + 1) : keys};
+        const MASK_TYPE* line = MASK ? mask + r % group * mask_head + query * mask_row : nullptr;
+        if (MASK) keep(line);
+        return {line, causal ? min(keys, query + 1) : keys};
     }
 
     // From the product of a query and a key.
     __device__ __forceinline__ float operator()(float product, const Seen& seen, int key) const {
         if (key >= seen.limit) return minus_infinity();
         const float score = __fmul_rn(product, unit);
+#if MASK && !defined(ONNXFUSE_EMULATOR)
+        __builtin_assume(__isGlobal(seen.mask));  // which compilers forget of what is kept
+#endif
 #if MASK == ADDED
         return score + to_float(seen.mask[key * mask_key]);
 #elif MASK == BOOLEAN

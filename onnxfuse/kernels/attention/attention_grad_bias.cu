@@ -65,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_bia
         products<HEAD, STRIDE>(s, own_rows + own * STRIDE, tile);
         products<HEAD_V, STRIDE_V>(d, own_rows + ROWS * STRIDE + own * STRIDE_V, tile + OTHERS * STRIDE);
         const long long batch = batch_of(one), of = head_of(one);
-        const Scores scores = {mask + (MASK ? batch * mask_batch + of * mask_head : 0), 0, mask_row, mask_key, queries, 1,
-                               keys, causal != 0, NATURAL ? scale : scale * LOG2_E};
+        const Scores scores = {mask + (MASK ? batch * mask_batch + of * mask_head : 0), 0, mask_row,
+                               static_cast<int>(mask_key), queries, 1, keys, causal != 0, NATURAL ? scale : scale * LOG2_E};
         const Row* const told = known + (batch * kv_heads + of / group) * queries * group + of % group;
 #pragma unroll
         for (int half = 0; half < 2; half++) {

@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_key
     if (begin < rows) copy(begin, 0);
 
     const Scores scores = {mask + (MASK ? batch * mask_batch + kv_head * group * mask_head : 0), mask_head, mask_row,
-                           mask_key, rows, group, keys, causal != 0, NATURAL ? scale : scale * LOG2_E};
+                           static_cast<int>(mask_key), rows, group, keys, causal != 0, NATURAL ? scale : scale * LOG2_E};
     const int key = first_key + own + lane / 4;
 #if OF_KEYS
     float sum[HEAD / 8][4];

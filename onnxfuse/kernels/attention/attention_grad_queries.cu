@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_que
     if (0 < end) copy(0, 0);
 
     const Scores scores = {mask + (MASK ? batch * mask_batch + kv_head * group * mask_head : 0), mask_head, mask_row,
-                           mask_key, rows, group, keys, causal != 0, NATURAL ? scale : scale * LOG2_E};
+                           static_cast<int>(mask_key), rows, group, keys, causal != 0, NATURAL ? scale : scale * LOG2_E};
     const int row = first_row + own + lane / 4;
     const Seen seen[2] = {scores.of(row), scores.of(row + 8)};
     const TYPE* const own_queries = query_rows + own * STRIDE;

@@ -2,8 +2,9 @@
 products, as one launch.
 
 "tiled" is gemm_gated.cu: a block has the sums of both products in registers, which is why the largest tile is not for
-it.  "wgmma" is the same by warpgroups, whose tile has columns of both products side by side.  "vendor" are the vendor's
-products, into scratch memory, and one pass over both (`apart`).  `autotune` knows which is the fastest.
+it.  "wgmma" is the same by warpgroups, whose tile has columns of both products side by side, "tma" that by tensor maps.
+"vendor" are the vendor's products, into scratch memory, and one pass over both (`apart`).  `autotune` knows which is
+the fastest.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from onnxfuse.kernels.device.replay import KNOWN, Arrays, Capture, Writing, reco
 from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
-from .autotune import GATED, VENDOR, WGMMA, Class
+from .autotune import GATED, TILED, VENDOR, Class
 from .forms import ByForms, Forms, Products, Run
 from .members import Gate, gate_of, result_type
 from .parts import span
-from .plan import MOST_BLOCKS
+from .plan import MOST_BLOCKS, Pass, gate_pass, warpgroup_tiles
 from .siblings import MOST
 from .source import gated
-from .tiles import FLOAT, HALF, Tile, divide, has_warpgroups, warpgroup_tile
+from .tiles import FLOAT, HALF, Tile, divide, has_warpgroups
 
 
 def gate(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> Gate:
@@ -83,10 +84,11 @@ class Gated(ByForms):
         if made is None:
             return None
 
-        def launching(launch: Launch) -> Writing:
+        def launching(one: Pass) -> Writing:
             def run(device: Device | Capture, inputs: Arrays, outputs: Arrays) -> None:
                 arrays = dict(zip(self.body.input, inputs, strict=True))
-                device.launch(launch, [*(arrays[name] for name in made.names), outputs[0], *made.sizes])
+                given = {role: arrays[name] for role, name in zip("abc", made.names, strict=True)}
+                device.launch(one.launch, one.arguments({**given, "y": outputs[0]}))
 
             return run
 
@@ -94,8 +96,8 @@ class Gated(ByForms):
             arrays = dict(zip((*self.body.input, *self.body.output), (*inputs, *outputs), strict=True))
             return {VENDOR: lambda: made.apart.run(device, vendor, arrays)}
 
-        tiled, *warpgroups = (record(launching(one), device, inputs, outputs) for one in made.launches)
-        return Forms(made.which, tiled, others, dict(zip([WGMMA], warpgroups, strict=False)))
+        own = {form: record(launching(one), device, inputs, outputs) for form, one in made.own.items()}
+        return Forms(made.which, own.pop(TILED), others, own)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, own = named(self.signature, inputs), self._gate(inputs)
@@ -131,24 +133,21 @@ class Gated(ByForms):
         )
         which = Class.of(Product(rows, 2 * width, k, own.transposed), 1, dtype.name, min(vectors) * itemsize, GATED)
 
-        def launch(tile: Tile, columns: int) -> Launch:
+        product, sizes = Product(rows, n, k, own.transposed), (rows, width, n, k, one, other)
+
+        def launched(tile: Tile, columns: int) -> Pass:
             blocks = tile.count(rows, columns)
             if blocks > MOST_BLOCKS:
                 raise KernelError("products of more tiles than one launch has blocks")
             source = gated(dtype.name, tile, own.transposed, vectors, own.text)
-            return Launch(source, "gated", (blocks,), (tile.threads,), tile.shared(itemsize, own.transposed))
+            launch = Launch(source, "gated", (blocks,), (tile.threads,), tile.shared(itemsize, own.transposed))
+            return gate_pass(launch, tuple(map(np.int32, sizes)), product, tile)
 
-        launches = [launch(_tile(itemsize, rows, width, k, device.multiprocessors), width)]
+        made = {TILED: launched(_tile(itemsize, rows, width, k, device.multiprocessors), width)}
         if has_warpgroups(device.architecture, rows, 2 * width, k, which.access, itemsize):
-            tile = warpgroup_tile(lambda tile: tile.count(rows, 2 * width), device.multiprocessors)
-            launches.append(launch(tile, 2 * width))
-        return _Plan(
-            launches,
-            (own.a, own.b, own.c),
-            tuple(map(np.int32, (rows, width, n, k, one, other))),
-            apart(self.body, types, inputs, outputs),
-            which,
-        )
+            tiles = warpgroup_tiles(lambda tile: tile.count(rows, 2 * width), device.multiprocessors, device.maps)
+            made |= {form: launched(tile, 2 * width) for form, tile in tiles.items()}
+        return _Plan(made, (own.a, own.b, own.c), apart(self.body, types, inputs, outputs), which)
 
 
 def _tile(itemsize: int, rows: int, columns: int, k: int, multiprocessors: int) -> Tile:
@@ -161,10 +160,9 @@ def _tile(itemsize: int, rows: int, columns: int, k: int, multiprocessors: int) 
 class _Plan:
     """The forms for arrays of known shapes and alignment."""
 
-    launches: Sequence[Launch]
-    """Ours, and by warpgroups where there is that."""
+    own: Mapping[str, Pass]
+    """Ours, by its form."""
     names: tuple[str, str, str]
     """Of a, b and c."""
-    sizes: tuple[np.generic, ...]
     apart: Apart
     which: Class

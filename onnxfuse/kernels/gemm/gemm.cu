@@ -127,6 +127,28 @@ struct Partial {
     }
 };
 
+// What a result has `beside` N columns for all rows, where it says so; 0 says which of both is meant, if there are two.
+struct Nothing {};
+template <int N, class Result> __device__ __forceinline__ auto beside(const Result& result, int column, int)
+    -> decltype(result.template beside<N>(column)) {
+    return result.template beside<N>(column);
+}
+template <int N, class Result> __device__ __forceinline__ Nothing beside(const Result&, int, long) { return {}; }
+
+template <int N, class Result, class Beside> __device__ __forceinline__ void
+write_piece(const Result& result, const float (&product)[N], int row, int column, const Beside& beside) {
+    result.write(product, row, column, beside);
+}
+template <int N, class Result> __device__ __forceinline__ void
+write_piece(const Result& result, const float (&product)[N], int row, int column, const Nothing&) {
+    result.write(product, row, column);
+}
+
+#if !TENSOR_MAPS
+using Operand = const TYPE*;
+#define OPERAND(name) const TYPE* __restrict__ name
+#endif
+
 #if WARPGROUPS
 #include "gemm_warpgroup.cuh"
 #elif TENSOR_CORES
@@ -187,14 +209,6 @@ accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, 
         stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
 }
-#endif
-
-#if TENSOR_MAPS
-using Operand = const TensorMap&;
-#define OPERAND(name) const __grid_constant__ TensorMap name
-#else
-using Operand = const TYPE*;
-#define OPERAND(name) const TYPE* __restrict__ name
 #endif
 
 // An operand so many elements further on; a map is of the one matrix.

@@ -3,8 +3,6 @@
 //
 // A ring of STAGES stages, each with two mbarriers: `full` has one arrival, of the thread that begins its copies, and their
 // bytes; `empty` one of each warp that multiplies, when its products of that stage are done.
-#include "bulk.cuh"
-
 constexpr int STAGE_BYTES = STAGE * sizeof(TYPE);
 
 // Where in the ring a thread is; in its nth turn around it waits for phases of parity n % 2.
@@ -19,26 +17,31 @@ struct Place {
     }
 };
 
+// COUNT columns of b from `column` on, and TILE_K of k from `from` on, on their way to where they begin in a tile.
+template <int COUNT> __device__ __forceinline__ void
+fetch_columns(TYPE* to, const TensorMap& b, int column, int, int, int from, Mbarrier* there) {
+    if constexpr (TRANSPOSED) {
+        copy_box(to, b, from, column, there);
+    } else {
+#pragma unroll
+        for (int panel = 0; panel < COUNT; panel += PANEL) {
+            copy_box(to + panel * TILE_K, b, column + panel, from, there);
+        }
+    }
+}
+
 // By one thread.
-__device__ __forceinline__ void produce(
-    TYPE* tiles, Mbarrier* full, Mbarrier* empty, const TensorMap& a, const TensorMap& b, int steps, int row, int column
+template <class FetchB> __device__ __forceinline__ void produce(
+    TYPE* tiles, Mbarrier* full, Mbarrier* empty, const TensorMap& a, int steps, int row, const FetchB& fetch_b
 ) {
     Place place(1);  // all stages are empty at first
     for (int step = 0; step < steps; step++) {
         mbarrier_wait(empty + place.stage, place.parity);
-        TYPE* to = tiles + place.stage * STAGE;
+        TYPE* const to = tiles + place.stage * STAGE;
         Mbarrier* const there = full + place.stage;
         mbarrier_expect(there, STAGE_BYTES);
         copy_box(to, a, step * TILE_K, row, there);
-        to += TILE_M * TILE_K;
-        if constexpr (TRANSPOSED) {
-            copy_box(to, b, step * TILE_K, column, there);
-        } else {
-#pragma unroll
-            for (int panel = 0; panel < TILE_N; panel += PANEL) {
-                copy_box(to + panel * TILE_K, b, column + panel, step * TILE_K, there);
-            }
-        }
+        fetch_b(to + TILE_M * TILE_K, step * TILE_K, there);
         place.advance();
     }
 }
@@ -58,10 +61,10 @@ __device__ __forceinline__ void consume(Sums& sums, const TYPE* tiles, Mbarrier*
     products_wait<0>(sums.at);
 }
 
-// The sums of the tile at (row, column) of the product of matrices that the maps tell of.
-__device__ __forceinline__ void accumulate(
-    Sums& sums, TYPE* tiles, const TensorMap& a, const TensorMap& b, int, int, int k, int row, int column
-) {
+// The sums of the rows of a from `row` on and of what `fetch_b(to, from, there)` begins to copy of b, TILE_K of k from
+// `from` on.
+template <class FetchB> __device__ __forceinline__ void
+accumulate(Sums& sums, TYPE* tiles, const TensorMap& a, int, int k, int row, const FetchB& fetch_b) {
     const int steps = (k + TILE_K - 1) / TILE_K;
     Mbarrier* const full = reinterpret_cast<Mbarrier*>(tiles + STAGES * STAGE);
     Mbarrier* const empty = full + STAGES;
@@ -76,7 +79,7 @@ __device__ __forceinline__ void accumulate(
     __syncthreads();
     sums.clear();
     if (threadIdx.x >= MULTIPLYING) {
-        if (threadIdx.x == MULTIPLYING) produce(tiles, full, empty, a, b, steps, row, column);
+        if (threadIdx.x == MULTIPLYING) produce(tiles, full, empty, a, steps, row, fetch_b);
         __syncwarp();
     } else {
         consume(sums, tiles, full, empty, steps);

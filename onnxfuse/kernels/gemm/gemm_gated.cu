@@ -29,7 +29,7 @@ struct Whole {
 };
 
 template <class Gate> __device__ __forceinline__ void multiply_gated(
-    const TYPE* a, const TYPE* b, const TYPE* c, const Whole& result, int row, int column, int n, int k, int from_b,
+    Operand a, Operand b, Operand c, const Whole& result, int row, int column, int n, int k, int from_b,
     int from_c
 ) {
     extern __shared__ __align__(ALIGNED) unsigned char memory[];

@@ -16,19 +16,35 @@ struct Sibling {
     int first, width;   // those of y among them
     int skipped;        // elements of the bias in front of them
 
-    template <class Epilogue, int N>
-    __device__ __forceinline__ void put(const float (&product)[N], int row, int column) const {
+    // What N columns have for all rows, as `Result` has it.
+    template <int N> struct Beside {
+        float added[N / VECTOR_Y][VECTOR_Y];
+    };
+    template <int N> __device__ __forceinline__ Beside<N> beside(int column) const {
+        Beside<N> found;
+        column -= first;
+#pragma unroll
+        for (int start = 0; start < N; start += VECTOR_Y) {
+            float (&added)[VECTOR_Y] = found.added[start / VECTOR_Y];
+            fill(added, 0.0f);
+            if (bias != nullptr && column + start < width) load_floats(added, bias + skipped + column + start);
+        }
+        return found;
+    }
+
+    template <class Epilogue, int N> __device__ __forceinline__ void
+    put(const float (&product)[N], int row, int column, const Beside<N>& beside) const {
         static_assert(N % VECTOR_Y == 0, "whole vectors");
         if (row >= rows) return;
         column -= first;
 #pragma unroll
         for (int start = 0; start < N; start += VECTOR_Y) {
             if (column + start >= width) return;
-            float added[VECTOR_Y], value[VECTOR_Y];
-            fill(added, 0.0f);
-            if (bias != nullptr) load_floats(added, bias + skipped + column + start);
+            float value[VECTOR_Y];
 #pragma unroll
-            for (int i = 0; i < VECTOR_Y; i++) value[i] = Epilogue::of(product[start + i], added[i], 0.0f);
+            for (int i = 0; i < VECTOR_Y; i++) {
+                value[i] = Epilogue::of(product[start + i], beside.added[start / VECTOR_Y][i], 0.0f);
+            }
             store_floats(y + static_cast<long long>(row) * width + column + start, value);
         }
     }

@@ -6,6 +6,11 @@
 // are along n.  All threads copy (cp.async), two stages ahead of the products: one stage is multiplied, and what was before
 // it may still be, until all warpgroups have met again.  Where operands come by tensor maps, gemm_bulk.cuh has the loop.
 #include "warpgroup.cuh"
+#if TENSOR_MAPS
+#include "bulk.cuh"
+using Operand = const TensorMap&;
+#define OPERAND(name) const __grid_constant__ TensorMap name
+#endif
 
 constexpr int MULTIPLYING = TENSOR_MAPS ? THREADS - 32 : THREADS;  // threads; those of one more warp copy
 
@@ -54,34 +59,53 @@ struct Sums {
         for (int i = 0; i < TILE_N / 4; i++) at[i] = Gate::of(at[i], at[i + TILE_N / 4]);
     }
 
+    // Where a row on its way out keeps what begins at a column: of eight lanes that read pieces of eight floats at a time,
+    // four find their halves the other way around, so that no two of them meet in a bank.
+    static __device__ __forceinline__ int placed(int column) { return column ^ (column >> 3 & 4); }
+
+    // Puts 16 rows of a warp, the columns from `start` on, into shared memory.
+    __device__ __forceinline__ void put(float* own, int start) const {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < WARP_N; j += 8) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float* const pair = at + (start + j) / 2 + 2 * half;
+                const float both[2] = {pair[0], pair[1]};
+                store_floats(own + (lane / 4 + 8 * half) * STRIDE + placed(j + lane % 4 * 2), both);
+            }
+        }
+    }
+
     // The first COLUMNS.  Rows of 16 times WARP_N floats at a time go through shared memory, so that neighbours are written
     // together.
     template <int COLUMNS = TILE_N, class Result> __device__ __forceinline__ void
     write(const Result& result, int first_row, int first_column, float* memory) const {
-        constexpr int width = Result::PIECE, across = WARP_N / width;
+        constexpr int width = Result::PIECE, across = WARP_N / width, apart = 32 / across;
+        static_assert(32 % across == 0, "a lane has the same columns in each turn");
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int r = lane / across, c = lane % across * width;
         float* const own = memory + warp * 16 * STRIDE;
+        const float* const piece = own + r * STRIDE + placed(c);
+        const int other = placed(c) & 4 ? -4 : 4;  // floats to the second half of a piece
         __syncthreads();  // no warpgroup reads a stage any more
         if (MULTIPLYING < THREADS && warp >= MULTIPLYING / 32) return;
 #pragma unroll
         for (int start = 0; start < COLUMNS; start += WARP_N) {
-#pragma unroll
-            for (int j = 0; j < WARP_N; j += 8) {
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const float* const pair = at + (start + j) / 2 + 2 * half;
-                    const float both[2] = {pair[0], pair[1]};
-                    store_floats(own + (lane / 4 + 8 * half) * STRIDE + j + lane % 4 * 2, both);
-                }
-            }
+            const auto same = beside<width>(result, first_column + start + c, 0);
+            put(own, start);
             __syncwarp();
 #pragma unroll
-            for (int turn = 0; turn < 16 * across / 32; turn++) {
-                const int piece = 32 * turn + lane;
-                const int r = piece / across, c = piece % across * width;
+            for (int turn = 0; turn < 16; turn += apart) {
                 float product[width];
-                load_floats(product, own + r * STRIDE + c);
-                result.write(product, first_row + warp * 16 + r, first_column + start + c);
+#pragma unroll
+                for (int i = 0; i < width; i += 4) {
+                    float half[4];
+                    load_floats(half, piece + turn * STRIDE + (i ? other : 0));
+#pragma unroll
+                    for (int v = 0; v < 4; v++) product[i + v] = half[v];
+                }
+                write_piece(result, product, first_row + warp * 16 + r + turn, first_column + start + c, same);
             }
             __syncwarp();
         }
@@ -113,7 +137,7 @@ template <int ROWS, int COLUMNS> struct Panels {
 
 // COUNT columns of b from `column` on, and TILE_K of k from `from` on, on their way to where they begin in a tile.
 template <int COUNT>
-__device__ __forceinline__ void fetch_columns(TYPE* to, const TYPE* b, int column, int from, int n, int k) {
+__device__ __forceinline__ void fetch_columns(TYPE* to, const TYPE* b, int column, int n, int k, int from) {
     if constexpr (TRANSPOSED) Panels<COUNT, TILE_K>::fetch(to, b, column, from, n, k);
     else Panels<TILE_K, COUNT>::fetch(to, b, from, column, k, n);
 }
@@ -152,22 +176,22 @@ accumulate(Sums& sums, TYPE* tiles, const TYPE* a, int m, int k, int row, const 
     products_wait<0>(sums.at);
 }
 
-// The sums of the tile at (row, column).
+#endif
+
+// The sums of the tile at (row, column); `from` is where of k, and where copies by tensor maps are counted.
 __device__ __forceinline__ void
-accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, int k, int row, int column) {
-    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, int from) {
-        fetch_columns<TILE_N>(to, b, column, from, n, k);
+accumulate(Sums& sums, TYPE* tiles, Operand a, Operand b, int m, int n, int k, int row, int column) {
+    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, auto... from) {
+        fetch_columns<TILE_N>(to, b, column, n, k, from...);
     });
 }
 
 // Those of two products of one a, half as many columns of each, side by side.
 __device__ __forceinline__ void accumulate(
-    Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, const TYPE* c, int m, int n, int k, int row, int column_b,
-    int column_c
+    Sums& sums, TYPE* tiles, Operand a, Operand b, Operand c, int m, int n, int k, int row, int column_b, int column_c
 ) {
-    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, int from) {
-        fetch_columns<TILE_N / 2>(to, b, column_b, from, n, k);
-        fetch_columns<TILE_N / 2>(to + TILE_N / 2 * TILE_K, c, column_c, from, n, k);
+    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, auto... from) {
+        fetch_columns<TILE_N / 2>(to, b, column_b, n, k, from...);
+        fetch_columns<TILE_N / 2>(to + TILE_N / 2 * TILE_K, c, column_c, n, k, from...);
     });
 }
-#endif

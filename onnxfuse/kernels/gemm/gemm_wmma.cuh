@@ -23,23 +23,6 @@ template <int ACROSS, int N> __device__ __forceinline__ void load_piece(float (&
     }
 }
 
-// What a result has `beside` N columns for all rows, where it says so; 0 says which of both is meant, if there are two.
-struct Nothing {};
-template <int N, class Result> __device__ __forceinline__ auto beside(const Result& result, int column, int)
-    -> decltype(result.template beside<N>(column)) {
-    return result.template beside<N>(column);
-}
-template <int N, class Result> __device__ __forceinline__ Nothing beside(const Result&, int, long) { return {}; }
-
-template <int N, class Result, class Beside> __device__ __forceinline__ void
-write_piece(const Result& result, const float (&product)[N], int row, int column, const Beside& beside) {
-    result.write(product, row, column, beside);
-}
-template <int N, class Result> __device__ __forceinline__ void
-write_piece(const Result& result, const float (&product)[N], int row, int column, const Nothing&) {
-    result.write(product, row, column);
-}
-
 struct Sums {
     static constexpr int DOWN = WARP_M / 16, ACROSS = WARP_N / 16;
     static constexpr int STRIDE = WARP_N + 8;  // of a row of floats on the way out: four rows of pairs in different banks

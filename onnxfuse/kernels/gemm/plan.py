@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,21 +57,28 @@ class Vectors(NamedTuple):
         )
 
 
-class Maps(NamedTuple):
-    """How the operands of a product, which is no batch, come to a tile."""
+def operands(one: Product, tile: Tile, a: Array, *b: Array) -> tuple[Argument, ...]:
+    """The operands of a product, which is no batch, as its launch in such tiles is given them: a, and each b of which a
+    tile has an equal share of columns.  Boxes of maps are of 64 columns, a row of the pattern: of b stored [k, n]
+    several beside each other."""
+    if not tile.maps:
+        return (a, *b)
+    rows, columns = (one.n, one.k) if one.transposed else (one.k, one.n)
+    box = (tile.n // len(b) if one.transposed else tile.k, PANEL)
+    left = TensorMap(a, one.offset_a, one.m, one.k, (tile.m, PANEL))
+    return (left, *(TensorMap(each, one.offset_b, rows, columns, box) for each in b))
+
+
+class Mapped(NamedTuple):
+    """What comes by tensor maps: the operands of a product in such tiles, by the names of their arrays."""
 
     product: Product
     tile: Tile
+    names: Sequence[str] = "ab"
 
-    def of(self, a: Array | None, b: Array | None) -> tuple[TensorMap, TensorMap]:
-        """Boxes of 64 columns, a row of the pattern: of b stored [k, n] several beside each other."""
-        one, tile = self
-        assert a is not None
-        assert b is not None
-        left = TensorMap(a, one.offset_a, one.m, one.k, (tile.m, PANEL))
-        if one.transposed:
-            return left, TensorMap(b, one.offset_b, one.n, one.k, (tile.n, PANEL))
-        return left, TensorMap(b, one.offset_b, one.k, one.n, (tile.k, PANEL))
+    def of(self, arrays: Mapping[str, Array | None]) -> dict[str, Argument]:
+        a, *b = (one for name in self.names if (one := arrays[name]) is not None)
+        return dict(zip(self.names, operands(self.product, self.tile, a, *b), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +88,11 @@ class Pass:
     launch: Launch
     arrays: tuple[str, ...]
     scalars: tuple[np.generic, ...]
-    maps: Maps | None = None
-    """Of a and b, where they come by tensor maps."""
+    mapped: Mapped | None = None
 
     def arguments(self, arrays: Mapping[str, Array | None]) -> list[Argument]:
         """What the launch is given."""
-        given: Mapping[str, Argument] = arrays
-        if self.maps is not None:
-            given = {**arrays, **dict(zip("ab", self.maps.of(arrays["a"], arrays["b"]), strict=True))}
+        given = {**arrays, **(self.mapped.of(arrays) if self.mapped else {})}
         return [*(given.get(name) for name in self.arrays), *self.scalars]
 
 
@@ -124,7 +128,8 @@ def plan(
         tiled = [partial_sums(product, division, result.dtype, result.rows, vectors) for product in products]
         tiled.append(finish_pass(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
     there = has_warpgroups(architecture, one.m, one.n, one.k, min(vectors) * itemsize, itemsize)
-    tiles = warpgroup_tiles(one, multiprocessors, maps) if there else {}
+    maps = maps and one.batch == 1
+    tiles = warpgroup_tiles(lambda tile: one.batch * tile.count(one.m, one.n), multiprocessors, maps) if there else {}
     return Plan(
         tuple(products),
         tuple(tiled),
@@ -137,10 +142,11 @@ def plan(
     )
 
 
-def warpgroup_tiles(one: Product, multiprocessors: int, maps: bool) -> dict[str, Tile]:
-    """The tile of each form by warpgroups, of products like this one; `maps` says that the device has tensor maps."""
-    tile = warpgroup_tile(lambda tile: one.batch * tile.count(one.m, one.n), multiprocessors)
-    return {WGMMA: tile, **({TMA: by_maps(tile)} if maps and one.batch == 1 else {})}
+def warpgroup_tiles(blocks: Callable[[Tile], int], multiprocessors: int, maps: bool) -> dict[str, Tile]:
+    """The tile of each form by warpgroups; `blocks` says how many there are of it, `maps` that operands may come by
+    tensor maps."""
+    tile = warpgroup_tile(blocks, multiprocessors)
+    return {WGMMA: tile, **({TMA: by_maps(tile)} if maps else {})}
 
 
 def whole_product(product: Product, division: Division, result: Result, vectors: Vectors) -> Pass:
@@ -162,8 +168,13 @@ def whole_product(product: Product, division: Division, result: Result, vectors:
             np.int64(product.offset_y // product.n),
             np.int32(result.period),
         ),
-        Maps(product, tile) if tile.maps else None,
+        Mapped(product, tile) if tile.maps else None,
     )
+
+
+def gate_pass(launch: Launch, sizes: tuple[np.generic, ...], product: Product, tile: Tile) -> Pass:
+    """The launch of two products like this one, of a with b and with c, whose columns share a tile."""
+    return Pass(launch, ("a", "b", "c", "y"), sizes, Mapped(product, tile, "abc") if tile.maps else None)
 
 
 def partial_sums(

@@ -33,7 +33,7 @@ from onnxfuse.system.cache_folder import cache_folder
 
 from .autotune import GATED, TMA, WGMMA, Class
 from .by_card import ByCard, is_named
-from .plan import Pass, Result, Vectors, whole_product
+from .plan import Pass, Result, Vectors, gate_pass, whole_product
 from .source import epilogue
 from .source import gated as gated_source
 from .tiles import HALF, WARPGROUPS, Division, Tile, by_maps
@@ -184,10 +184,11 @@ def _passes(dtype: str, transposed: bool, gated: bool, form: str) -> tuple[Pass,
     """The product by warps, and by warpgroups in each of their tiles; or a gate in each."""
     m, n, k = SIZE
     vectors = Vectors(8, 8, 8)
+    own = tuple(map(by_maps, WARPGROUPS)) if form == TMA else WARPGROUPS
     if gated:
-        return tuple(_gate(dtype, transposed, vectors, tile) for tile in (HALF[1], *WARPGROUPS))
+        return tuple(_gate(dtype, transposed, vectors, tile) for tile in (HALF[1], *own))
     result = Result(DTYPES[dtype], m, n, 1, epilogue("FusedMatMul", (), False, False, True))
-    product, own = Product(m, n, k, transposed), map(by_maps, WARPGROUPS) if form == TMA else WARPGROUPS
+    product = Product(m, n, k, transposed)
     return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in (HALF[0], *own))
 
 
@@ -197,7 +198,8 @@ def _gate(dtype: str, transposed: bool, vectors: Vectors, tile: Tile) -> Pass:
     source = gated_source(dtype, tile, transposed, vectors, GATE)
     blocks, shared = tile.count(m, n * (1 + tile.warpgroups)), tile.shared(DTYPES[dtype].itemsize, transposed)
     sizes = tuple(map(np.int32, (m, n, n, k, 0, 0)))
-    return Pass(Launch(source, "gated", (blocks,), (tile.threads,), shared), ("a", "b", "c", "y"), sizes)
+    launch = Launch(source, "gated", (blocks,), (tile.threads,), shared)
+    return gate_pass(launch, sizes, Product(m, n, k, transposed), tile)
 
 
 @cache

@@ -41,13 +41,13 @@ from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, Written, row_typ
 from onnxfuse.kernels.rows.places import PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.kernels.rows.region import named
 
-from .autotune import VENDOR, WGMMA, Class
+from .autotune import TILED, VENDOR, Class
 from .epilogue import MOST_NARROW, Multiplied, Operand, in_lanes, neighbours
 from .forms import ByForms, Forms, Products, Run
-from .plan import MOST_BLOCKS, SUM, Vectors
+from .plan import MOST_BLOCKS, SUM, Vectors, operands, warpgroup_tiles
 from .source import PRODUCT
 from .source import product as multiplied
-from .tiles import Division, Tile, divide, has_warpgroups, warpgroup_tile
+from .tiles import Division, Tile, divide, has_warpgroups
 
 ENTRY = "product_rows"
 PRODUCTS = frozenset((PRODUCT,))
@@ -258,7 +258,7 @@ def source(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, in
     how = {"REDUCE": own.reduce, "CENTER": own.center, "AGAIN": int(own.again), "NEIGHBOURS": own.width}
     file = multiplied("gemm_rows.cu", dtype, tile, transposed, vectors, more=how)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) {ENTRY}(
-    const TYPE* __restrict__ a, const TYPE* __restrict__ b, float* sums, unsigned* counters,
+    OPERAND(a), OPERAND(b), float* sums, unsigned* counters,
     {", ".join((*own.carried.parameters, ""))}int m, int n, int k, float scale, float epsilon
 ) {{
     const Part part = part_of(blockIdx.x, m, n);
@@ -277,8 +277,8 @@ class _Plan:
     """A product at sizes that are known, on a card with so many multiprocessors."""
 
     own: Reduction
-    launches: Sequence[tuple[Division, Launch]]
-    """By warps, and by warpgroups where there is that."""
+    launches: Mapping[str, tuple[Division, Launch]]
+    """By their form."""
     which: Class
 
     def whole(self, division: Division, launch: Launch, device: Device, inputs: Arrays, outputs: Arrays) -> None:
@@ -291,7 +291,7 @@ class _Plan:
             device.scratch(division.splits * one.m * one.n * SUM) as sums,
             device.counters(-(-one.m // division.tile.m)) as counters,
         ):
-            device.launch(launch, [a, b, sums, counters, *others, *sizes])
+            device.launch(launch, [*operands(one, division.tile, a, b), sums, counters, *others, *sizes])
 
     def vendors(self, device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> None:
         """The vendor's product, and the row kernel."""
@@ -339,8 +339,8 @@ class ReducedProduct(ByForms):
         def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
             return {VENDOR: lambda: plan.vendors(device, vendor, inputs, outputs)}
 
-        tiled, *warpgroups = (record(partial(plan.whole, *one), device, inputs, outputs) for one in plan.launches)
-        return Forms(plan.which, tiled, others, dict(zip([WGMMA], warpgroups, strict=False)))
+        made = {form: record(partial(plan.whole, *x), device, inputs, outputs) for form, x in plan.launches.items()}
+        return Forms(plan.which, made.pop(TILED), others, made)
 
     def _of(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], whole: bool = True
@@ -358,11 +358,11 @@ class ReducedProduct(ByForms):
 def _planned(device: Device, own: Reduction, a: Array, b: Array) -> _Plan:
     one, itemsize, vectors = own.product, own.dtype.itemsize, Vectors.of(own.product, a, b)
     which = Class.of(one, 1, own.dtype.name, min(vectors.a, vectors.b) * itemsize, "rows")
-    divisions = [divide(itemsize, one.m, one.n, one.k, 1, device.multiprocessors)]
+    divisions = {TILED: divide(itemsize, one.m, one.n, one.k, 1, device.multiprocessors)}
     if has_warpgroups(device.architecture, one.m, one.n, one.k, which.access, itemsize):
-        tile = warpgroup_tile(lambda tile: tile.count(one.m, one.n), device.multiprocessors)
-        divisions.append(Division(tile, 1))
-    return _Plan(own, [(division, _launch(own, division, vectors)) for division in divisions], which)
+        tiles = warpgroup_tiles(lambda tile: tile.count(one.m, one.n), device.multiprocessors, device.maps)
+        divisions |= {form: Division(tile, 1) for form, tile in tiles.items()}
+    return _Plan(own, {form: (d, _launch(own, d, vectors)) for form, d in divisions.items()}, which)
 
 
 def _launch(own: Reduction, division: Division, vectors: Vectors) -> Launch:

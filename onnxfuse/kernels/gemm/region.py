@@ -42,7 +42,7 @@ from .epilogue import Traced, product, product_types
 from .forms import ByForms, Forms, Products, Run
 from .gated import Gated, gate, gated_types
 from .members import is_family, is_gate
-from .plan import SUM, THREADS, Maps, Vectors, partial_sums, spread, warpgroup_tiles
+from .plan import SUM, THREADS, Vectors, operands, partial_sums, spread, warpgroup_tiles
 from .reduced import ReducedProduct, is_reduced, reduced_types
 from .siblings import Siblings, family, family_types
 from .source import product as multiplied
@@ -131,9 +131,8 @@ class _Plan:
             blocks = each.batch * tile.count(each.m, each.n)
             launch = Launch(source, ENTRY, (blocks,), (tile.threads,), tile.shared(itemsize, each.transposed))
             steps = (each.stride_a, each.stride_b, each.offset_a, each.offset_b, each.offset_y // each.n)
-            given = Maps(each, tile).of(a, b) if tile.maps else (a, b)
             sizes = (np.int32(each.m), np.int32(each.n), np.int32(each.k), np.float32(each.scale))
-            device.launch(launch, [*given, *others, *sizes, *map(np.int64, steps)])
+            device.launch(launch, [*operands(each, tile, a, b), *others, *sizes, *map(np.int64, steps)])
 
     def vendors(self, device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> None:
         """The vendor's product, and a pass over it."""
@@ -192,7 +191,12 @@ class ProductRegion(ByForms):
         one, which = plan.products[0], plan.which
         itemsize = traced.dtype.itemsize
         there = has_warpgroups(device.architecture, one.m, one.n, one.k, which.access, itemsize)
-        tiles = warpgroup_tiles(one, device.multiprocessors, device.maps) if there else {}
+        maps = device.maps and one.batch == 1
+
+        def blocks(tile: Tile) -> int:
+            return one.batch * tile.count(one.m, one.n)
+
+        tiles = warpgroup_tiles(blocks, device.multiprocessors, maps) if there else {}
         return Forms(
             which,
             record(plan.tiled, device, inputs, outputs),

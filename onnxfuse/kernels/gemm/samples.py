@@ -86,12 +86,14 @@ def _by_warpgroups(
     yield f"{op} bfloat16 warpgroups narrow transposed", gemm("bfloat16", narrow, True, vectors, after)
     for kind, tile, transposed in (("", wide, False), (" transposed", wide, True), (" narrow", narrow, False)):
         yield f"{op} float16 warpgroups maps{kind}", gemm("float16", by_maps(tile), transposed, vectors, after)
+    own = _reduction(ROWS, "float16")
+    for kind, tile in (("", wide), (" maps", by_maps(wide))):
+        yield f"Siblings float16 warpgroups{kind}", siblings("float16", tile, False, vectors, tuple(family))
+        yield f"Gated float16 warpgroups{kind}", gated("float16", tile, False, vectors, GATE)
+        name = f"Region product normalised float16 warpgroups{kind}"
+        yield name, product_rows("float16", tile, False, vectors, own)
     bare = epilogue(op, (), False, False, True)
     yield f"{op} float16 warpgroups bare", gemm("float16", wide, False, vectors, bare)
-    yield "Siblings float16 warpgroups", siblings("float16", wide, False, vectors, tuple(family))
-    yield "Gated float16 warpgroups", gated("float16", wide, False, vectors, GATE)
-    own = _reduction(ROWS, "float16")
-    yield "Region product normalised float16 warpgroups", product_rows("float16", wide, False, vectors, own)
 
 
 REGION = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, c, z) => (y) {

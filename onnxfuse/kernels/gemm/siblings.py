@@ -5,10 +5,10 @@ be put side by side beforehand, nor be taken apart behind it: what is shared is 
 cache.  A node calls a function whose body are the products (`members`), which a runtime without this kernel runs as it
 ran them before.
 
-"tiled" is one launch of gemm_siblings.cu, "wgmma" the same by warpgroups.  "vendor" are the vendor's products one by
-one, each with a pass over it where something is done to it.  `autotune` knows which is the fastest.  Where there are
-few tiles their sums are not shared among blocks as those of a single product are (gemm.py): several products fill a
-card sooner.
+"tiled" is one launch of gemm_siblings.cu, "wgmma" the same by warpgroups, "tma" that by tensor maps.  "vendor" are
+the vendor's products one by one, each with a pass over it where something is done to it.  `autotune` knows which is the
+fastest.  Where there are few tiles their sums are not shared among blocks as those of a single product are (gemm.py):
+several products fill a card sooner.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from onnx import FunctionProto, NodeProto
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.access import vector_of
-from onnxfuse.kernels.device.device import Array, Device, Launch, Product, TensorType, Vendor, nbytes
+from onnxfuse.kernels.device.device import Argument, Array, Device, Launch, Product, TensorType, Vendor, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Signature, Work
 from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, Capture, Writing, record
 from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
-from .autotune import VENDOR, WGMMA, Class
+from .autotune import TILED, VENDOR, Class
 from .forms import ByForms, Forms, Products, Run
 from .members import Member, members, result_type
 from .parts import span
-from .plan import MOST_BLOCKS, Pass, Result, finish_pass
+from .plan import MOST_BLOCKS, Pass, Result, finish_pass, operands, warpgroup_tiles
 from .source import siblings
-from .tiles import Tile, divide, has_warpgroups, warpgroup_tile
+from .tiles import Tile, divide, has_warpgroups
 
 MOST = 2**30
 """Rows and columns are counted in 32 bits."""
@@ -100,15 +100,15 @@ class Siblings(ByForms):
         def launching(own: _Own) -> Writing:
             def run(device: Device | Capture, inputs: Arrays, outputs: Arrays) -> None:
                 arrays = named(inputs, outputs)
-                device.launch(own.launch, [arrays.get(x) if isinstance(x, str) else x for x in own.arguments])
+                device.launch(own.launch, own.given(arrays))
 
             return run
 
         def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
             return {VENDOR: lambda: made.vendors(device, vendor, named(inputs, outputs))}
 
-        tiled, *warpgroups = (record(launching(one), device, inputs, outputs) for one in made.own)
-        return Forms(made.which, tiled, others, dict(zip([WGMMA], warpgroups, strict=False)))
+        own = {form: record(launching(one), device, inputs, outputs) for form, one in made.own.items()}
+        return Forms(made.which, own.pop(TILED), others, own)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, made = named(self.signature, inputs), self.outputs(inputs)
@@ -137,7 +137,7 @@ class Siblings(ByForms):
                 each.append(_One(member, arrays[member.b], arrays.get(member.bias), y, name, shape[-1], first, width))
         if not each:
             return None
-        made = _plan(arrays[each[0].member.a], each, device.multiprocessors, device.architecture)
+        made = _plan(arrays[each[0].member.a], each, device)
         separate = any(one.member.part for one in each)
         return replace(made, separate=apart(self.body, known, inputs, outputs)) if separate else made
 
@@ -171,19 +171,41 @@ class _Separate:
     after: Pass | None
 
 
+class _Operand(NamedTuple):
+    """An operand of a product in such tiles: a or b, whose names these are."""
+
+    product: Product
+    tile: Tile
+    names: tuple[str, str]
+    number: int
+
+    def of(self, arrays: Mapping[str, Array | None]) -> Argument:
+        a, b = (arrays[name] for name in self.names)
+        assert a is not None
+        assert b is not None
+        return operands(self.product, self.tile, a, b)[self.number]
+
+
 class _Own(NamedTuple):
     """A launch of ours; arrays among the `arguments` go by their names."""
 
     launch: Launch
-    arguments: Sequence[str | np.generic | None]
+    arguments: Sequence[_Operand | str | np.generic | None]
+
+    def given(self, arrays: Mapping[str, Array | None]) -> list[Argument]:
+        """What it is launched with."""
+        return [
+            one.of(arrays) if isinstance(one, _Operand) else arrays.get(one) if isinstance(one, str) else one
+            for one in self.arguments
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """The forms for arrays of known shapes and alignment."""
 
-    own: Sequence[_Own]
-    """By warps, and by warpgroups where there is that."""
+    own: Mapping[str, _Own]
+    """By its form."""
     separate: tuple[_Separate, ...] | Apart
     which: Class
 
@@ -202,7 +224,7 @@ class _Plan:
                 device.launch(each.after.launch, [y, bias, None, y, *each.after.scalars])
 
 
-def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int, architecture: str) -> _Plan:
+def _plan(a: Array | None, each: Sequence[_One], device: Device) -> _Plan:
     """Raises KernelError if the launch would be too large."""
     assert a is not None
     rows, k, dtype = math.prod(a.shape[:-1]), a.shape[-1], a.dtype
@@ -223,11 +245,16 @@ def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int, architect
         ),
     )
     access = min(vectors) * dtype.itemsize
-    tiles = [divide(dtype.itemsize, rows, columns, k, 1, multiprocessors).tile]
-    if has_warpgroups(architecture, rows, columns, k, access, dtype.itemsize):
-        tiles.append(warpgroup_tile(lambda tile: sum(tile.count(rows, one.width) for one in each), multiprocessors))
+    multiprocessors = device.multiprocessors
+    tiles = {TILED: divide(dtype.itemsize, rows, columns, k, 1, multiprocessors).tile}
+    if has_warpgroups(device.architecture, rows, columns, k, access, dtype.itemsize):
+
+        def blocks(tile: Tile) -> int:
+            return sum(tile.count(rows, one.width) for one in each)
+
+        tiles |= warpgroup_tiles(blocks, multiprocessors, device.maps)
     return _Plan(
-        [_own(tile, each, rows, k, dtype, vectors) for tile in tiles],
+        {form: _own(tile, each, rows, k, dtype, vectors) for form, tile in tiles.items()},
         tuple(_separate(one, rows, k, multiprocessors) for one in each),
         Class.of(Product(rows, columns, k, transposed), 1, dtype.name, access, f"{len(each)} siblings"),
     )
@@ -237,13 +264,17 @@ def _own(
     tile: Tile, each: Sequence[_One], rows: int, k: int, dtype: np.dtype[np.generic], vectors: tuple[int, int, int]
 ) -> _Own:
     """All products as one launch of such tiles.  Raises KernelError if it would be too large."""
-    arguments: list[str | np.generic | None] = [each[0].member.a, np.int32(rows), np.int32(k)]
     blocks, transposed = 0, each[0].member.transposed
-    for one in each:
+    both = [
+        [_Operand(Product(rows, one.columns, k, transposed), tile, (one.member.a, one.member.b), x) for x in range(2)]
+        for one in each
+    ]
+    arguments: list[_Operand | str | np.generic | None] = [both[0][0], np.int32(rows), np.int32(k)]
+    for one, (_, b) in zip(each, both, strict=True):
         blocks += tile.count(rows, one.width)
         if blocks > MOST_BLOCKS:
             raise KernelError("products of more tiles than one launch has blocks")
-        arguments += [one.member.b, one.member.bias or None, one.output]
+        arguments += [b, one.member.bias or None, one.output]
         arguments += map(np.int32, (one.columns, one.first, one.width, one.skipped, blocks))
     source = siblings(dtype.name, tile, transposed, vectors, tuple(one.member.after for one in each))
     shared = tile.shared(dtype.itemsize, transposed)

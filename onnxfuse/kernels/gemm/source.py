@@ -133,16 +133,18 @@ def siblings(
     file = product("gemm_siblings.cu", dtype, tile, transposed, vectors)
     kinds = list(dict.fromkeys(each.text for each in after))
     structs = "".join(f"namespace e{kind} {{\n{text}}}\n" for kind, text in enumerate(kinds))
-    puts = "".join(f"case {kind}: return put<e{kind}::Fused>(product, row, column);\n" for kind in range(len(kinds)))
+    given = "product, row, column, same"
+    puts = "".join(f"case {kind}: return put<e{kind}::Fused>({given});\n" for kind in range(len(kinds)))
     read = "const TYPE* __restrict__"
+    pointer, of, at = ("const TensorMap*", "&", "*") if tile.maps else ("const TYPE*", "", "")
     taken = "".join(
-        f",\n    {read} b{i}, {read} bias{i}, TYPE* __restrict__ y{i},"
+        f",\n    OPERAND(b{i}), {read} bias{i}, TYPE* __restrict__ y{i},"
         f" int n{i}, int first{i}, int width{i}, int skipped{i}, int end{i}"
         for i in range(len(after))
     )
     chosen = "".join(
         f"    if (block >= end{i - 1}) {{\n"
-        f"        b = b{i}, bias = bias{i}, y = y{i}, n = n{i}, first = first{i}, width = width{i};\n"
+        f"        b = {of}b{i}, bias = bias{i}, y = y{i}, n = n{i}, first = first{i}, width = width{i};\n"
         f"        skipped = skipped{i}, kind = {kinds.index(each.text)}, tiles = end{i - 1};\n"
         "    }\n"
         for i, each in enumerate(after)
@@ -151,22 +153,26 @@ def siblings(
     entry = f"""{structs}struct Siblings : Sibling {{
     int kind;
 
-    template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {{
+    template <int N> __device__ __forceinline__ void
+    write(const float (&product)[N], int row, int column, const Beside<N>& same) const {{
         switch (kind) {{
 {puts}        }}
     }}
+    template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {{
+        write(product, row, column, beside<N>(column));
+    }}
 }};
 extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) siblings(
-    const TYPE* __restrict__ a, int m, int k{taken}
+    OPERAND(a), int m, int k{taken}
 ) {{
     const int block = blockIdx.x;
-    const TYPE* b = b0;
+    {pointer} b = {of}b0;
     const TYPE* bias = bias0;
     TYPE* y = y0;
     int n = n0, first = first0, width = width0, skipped = skipped0, kind = 0, tiles = 0;
 {chosen}    const Part part = part_of(block - tiles, m, width);
     const Siblings result{{{{y, bias, m, n, first, width, skipped}}, kind}};
-    multiply(a, b, result, part.row, first + part.column, k);
+    multiply(a, {at}b, result, part.row, first + part.column, k);
 }}
 """
     return file + entry
@@ -178,8 +184,7 @@ def gated(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int
     and c, and to y, `gate` the text of a struct Gate."""
     file = product("gemm_gated.cu", dtype, tile, transposed, vectors)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) gated(
-    const TYPE* __restrict__ a, const TYPE* __restrict__ b, const TYPE* __restrict__ c, TYPE* __restrict__ y,
-    int m, int width, int n, int k, int from_b, int from_c
+    OPERAND(a), OPERAND(b), OPERAND(c), TYPE* __restrict__ y, int m, int width, int n, int k, int from_b, int from_c
 ) {{
     const Part part = part_of<GATED_N>(blockIdx.x, m, width);
     multiply_gated<Gate>(a, b, c, Whole{{y, m, width}}, part.row, part.column, n, k, from_b, from_c);

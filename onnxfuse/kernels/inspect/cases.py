@@ -123,6 +123,23 @@ SOFTMAXES = (
     Case("softmax", "Softmax, odd rows", "Softmax", ((64, 197),)),
     Case("softmax", "Softmax, 65,536 columns", "Softmax", ((1, 65536),)),
     Case("softmax", "Softmax, axis 1", "Softmax", ((2, 128, 64),), attributes={"axis": 1}, large=((16, 512, 4096),)),
+    Case(
+        "softmax",
+        "Softmax, axis 1 of odd pixels",
+        "Softmax",
+        ((2, 21, 33, 33),),
+        attributes={"axis": 1},
+        large=((8, 21, 513, 513),),
+    ),
+    Case(
+        "softmax",
+        "LogSoftmax, axis 1 of odd pixels, float32",
+        "LogSoftmax",
+        ((2, 21, 33, 33),),
+        attributes={"axis": 1},
+        dtype=FLOAT,
+        large=((8, 21, 513, 513),),
+    ),
     Case("softmax", "Softmax, axis 0", "Softmax", ((128, 256),), attributes={"axis": 0}, large=((512, 65536),)),
     Case(
         "softmax",

@@ -108,6 +108,12 @@ EPILOGUES = {
 }
 
 
+BY_WARPGROUPS_EPILOGUES = {
+    "Gelu, bias and residual": f"{PRODUCT} warpgroups",
+    "bias, Gelu, times a tensor, heads apart": "Region product float16 warpgroups",
+}
+
+
 LARGE = {
     "Siblings": "several products of one operand",
     "Gated": "a gate's two products",
@@ -132,8 +138,9 @@ def rows(found: Tables) -> Iterator[Row]:
         figure = found.per_product(f"{PRODUCT} {tile}", UNIT)
         yield Row(f"main loop of 128 x 256 tiles, {tile}", BY_WARPGROUPS, figure, where=("sm_90",))
     for source, what in LARGE.items():
-        figure = found.per_product(f"{source} float16 warpgroups", UNIT)
-        yield Row(f"main loop of 128 x 256 tiles, {what}", BY_WARPGROUPS, figure, where=("sm_90",))
+        for kind, by in (("", ""), (" maps", " by tensor maps")):
+            figure = found.per_product(f"{source} float16 warpgroups{kind}", UNIT)
+            yield Row(f"main loop of 128 x 256 tiles, {what}{by}", BY_WARPGROUPS, figure, where=("sm_90",))
     for kind, tile in ((" maps", "128 x 256"), (" maps transposed", "128 x 256"), (" narrow", "128 x 128")):
         figure = found.per_product(f"{PRODUCT} warpgroups{kind}", UNIT)
         what = f"warpgroups{kind}".replace(" maps", " and tensor maps").replace(" narrow", "")
@@ -144,6 +151,9 @@ def rows(found: Tables) -> Iterator[Row]:
         yield Row(f"epilogue: {what}", 20, found.beyond(f"{PRODUCT} {source}", f"{PRODUCT} large bare"))
     beyond = found.beyond("Region product float16 large", f"{PRODUCT} large bare")
     yield Row("epilogue of a region: bias, Gelu, times a tensor, heads apart", 20, beyond)
+    for what, source in BY_WARPGROUPS_EPILOGUES.items():
+        figure = found.beyond(source, f"{PRODUCT} warpgroups bare")
+        yield Row(f"epilogue, warpgroups: {what}", 20, figure, where=("sm_90",))
     after = found.per_element("Region product float16 after the vendor's")
     yield Row("the same as a pass over the vendor's product", 40, after)
     rows_of = found.of("Region product normalised float16 large")

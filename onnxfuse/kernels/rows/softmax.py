@@ -1,4 +1,5 @@
-"""Softmax, its logarithm, and Softmax whose hidden rows are 0, over any axis: softmax.cu and softmax_columns.cu."""
+"""Softmax, its logarithm, and Softmax whose hidden rows are 0, over any axis: softmax.cu, softmax_columns.cu, and
+row_turned.cu where columns begin anywhere in memory."""
 
 from __future__ import annotations
 
@@ -8,15 +9,19 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
+from onnx import helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.access import aligned, vector_of
 from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import Replay
 from onnxfuse.kernels.device.types import TYPES
 
+from .arrangement import SECTOR
 from .launch import MOST_COLUMNS, Given, launch
+from .passes import Passes
+from .several import several
 from .source import Expression, Operand, Program
 
 THREADS = 256
@@ -73,14 +78,27 @@ class Softmax:
             return
         if columns > MOST_COLUMNS:
             raise KernelError(f"{self.signature.op}: {columns} elements along axis {axis} are more than 2^30")
+        if tiles := self._tiles(x, y, inner):
+            tiles.run(device, [x], [y])
+            return
         vector = vector_of(x.dtype.itemsize, (inner,), (x, y))
-        while vector > 1 and outer * _tiles(columns, inner // vector) < device.multiprocessors:
+        while vector > 1 and outer * _across(columns, inner // vector) < device.multiprocessors:
             vector //= 2
         width, depth = tile(columns, inner // vector)
         code = columns_source(self.form, x.dtype.name, vector)
-        blocks = outer * _tiles(columns, inner // vector)
+        blocks = outer * _across(columns, inner // vector)
         given = (x, y, np.int64(inner), np.int32(columns))
         device.launch(Launch(code, "softmax_columns", (blocks,), (width, depth)), given)
+
+    def _tiles(self, x: Array, y: Array, inner: int) -> Passes | None:
+        """Tiles of neighbours in shared memory, where columns begin anywhere in a sector, and these would be read as
+        many times as they are parts of accesses; None where there is no room for them."""
+        if self.form == SafeSoftmax.form or x.dtype.itemsize * inner % SECTOR == 0:
+            return None
+        node = helper.make_node(self.signature.op, ["input"], ["output"], axis=self.axis)
+        given = {"input": TensorType(x.dtype, tuple(x.shape))}
+        (found,) = several([node], given, ["output"], aligned((x, y)))[1]
+        return found if isinstance(found, Passes) and found.tiles else None
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         x = inputs[0]
@@ -96,7 +114,7 @@ def tile(columns: int, inner: int) -> tuple[int, int]:
     return min(THREADS // depth, _power(inner)), depth
 
 
-def _tiles(columns: int, inner: int) -> int:
+def _across(columns: int, inner: int) -> int:
     """Blocks along `inner`."""
     return -(-inner // tile(columns, inner)[0])
 

@@ -18,6 +18,8 @@ from tests.gemm_cases import FLOAT, HALF, assert_right, attributes, operands
 from tests.kernel_mutants import assert_caught, survivors
 from tests.kernel_runs import run
 
+from .test_proof import family
+
 
 def launched(dtype: np.dtype[Any], m: int, k: int, n: int, transposed: bool = False) -> Callable[[Any], None]:
     """A launch, and the check of what it gave."""
@@ -61,16 +63,29 @@ def after_the_vendors(device: Any) -> None:
 
 def by_warpgroups(n: int, transposed: bool, form: str = "wgmma") -> Callable[[Any], None]:
     """The same of a card that has them; here they need no proof."""
-    go = launched(HALF, 136, 328, n, transposed)
+    return proved(launched(HALF, 136, 328, n, transposed), form)
 
-    def proved(device: Any) -> None:
+
+def proved(go: Callable[[Any], None], form: str) -> Callable[[Any], None]:
+    """A run on such a card, in a form."""
+
+    def run_there(device: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(VARIABLE, form)
             patch.setattr(device, "architecture", "sm_90")
             patch.setattr(forms, "proofs", lambda: SimpleNamespace(holds=lambda *_: True))
             go(device)
 
-    return proved
+    return run_there
+
+
+def by_maps(name: str) -> Callable[[Any], None]:
+    """Several products whose operands come by tensor maps, or one whose rows are reduced."""
+
+    def go(device: Any) -> None:
+        family(name, device)
+
+    return proved(go, "tma")
 
 
 RUNS = {
@@ -93,6 +108,9 @@ RUNS = {
     "narrow warpgroups": by_warpgroups(136, False),
     "tensor maps": by_warpgroups(264, False, "tma"),
     "tensor maps transposed": by_warpgroups(264, True, "tma"),
+    "siblings by tensor maps": by_maps("siblings"),
+    "gate by tensor maps": by_maps("gate of a packed matrix"),
+    "rows by tensor maps": by_maps("rows"),
 }
 
 
@@ -222,10 +240,20 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("tensor maps", "}\n    __syncthreads();\n    sums", "}\n    sums"),
     ("tensor maps", "if (step && threadIdx.x", "if (threadIdx.x"),
     ("tensor maps transposed", "warp >= MULTIPLYING / 32", "false"),
+    ("siblings by tensor maps", "b = &b1", "b = &b0"),
+    ("siblings by tensor maps", "first + part.column", "part.column + 64"),
+    ("gate by tensor maps", "(to + TILE_N / 2 * TILE_K, c,", "(to, c,"),
+    ("gate by tensor maps", "c, column_c, n", "c, column_b, n"),
+    ("gate by tensor maps", "panel < COUNT", "panel < COUNT - PANEL"),
+    ("rows by tensor maps", "warp >= MULTIPLYING / 32", "false"),
+    ("rows by tensor maps", "mbarrier_wait(full + place.stage, place.parity);", ""),
     ("warpgroups", "sums.clear();", ""),
     ("warpgroups", "(start + j) / 2 + 2 * half", "(start + j) / 2 + half"),
     ("warpgroups", "(lane / 4 + 8 * half) * STRIDE", "(lane / 4) * STRIDE"),
     ("warpgroups", "first_row + warp * 16 + r", "first_row + r"),
+    ("warpgroups", "column ^ (column >> 3 & 4); }", "column + (column >> 3 & 4); }"),
+    ("warpgroups", "placed(c) & 4 ? -4 : 4;", "4;"),
+    ("warpgroups", "(result, first_column + start + c, 0)", "(result, first_column + c, 0)"),
     ("warpgroups", "first_column + start + c", "first_column + c"),
 ]
 

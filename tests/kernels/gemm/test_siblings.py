@@ -112,7 +112,7 @@ def checked(where: str) -> Callable[[Any], None]:
         ("rows of many tiles", "part_of(block - tiles, m, width)", "part_of(block - tiles, m, width1)"),
         ("biased", "if (block >= end0)", "if (block > end0)"),
         ("biased", "n = n1,", "n = n0,"),
-        ("biased", "if (bias != nullptr) ", ""),
+        ("biased", "bias != nullptr && ", ""),
         ("biased", "bias + skipped + column + start", "bias + start"),
         ("biased", "if (row >= rows) return;", ""),
         ("plain", "column + start >= width", "column + start > width"),

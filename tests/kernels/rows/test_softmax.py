@@ -73,7 +73,27 @@ def test_columns_are_read_in_vectors_unless_blocks_are_few() -> None:
     assert "#define VECTOR 8" in source((16, 128, 4096))
     assert "#define VECTOR 4" in source((16, 128, 4100))
     assert "#define VECTOR 1" in source((16, 128, 4096), by=1)
+    assert "#define VECTOR 2" in source((16, 8192, 4098)), "there is no room for tiles"
     assert "#define VECTOR 1" in source((2, 128, 64))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "inner", "by", "turned"),
+    [
+        (Softmax, 1001, 0, True),
+        (LogSoftmax, 1002, 0, True),
+        (Softmax, 1008, 0, False),  # whole sectors
+        (Softmax, 1004, 0, False),  # vectors do as well
+        (Softmax, 1001, 1, False),  # sectors begin elsewhere
+        (SafeSoftmax, 1001, 0, False),
+    ],
+)
+def test_columns_that_begin_anywhere_are_tiles(kernel: type[Any], inner: int, by: int, turned: bool) -> None:
+    device = Recorder(132)
+    x, y = Buffer(ADDRESS + 2 * by, (8, 21, inner), HALF), Buffer(ADDRESS, (8, 21, inner), HALF)
+    kernel({"axis": 1}).launch(device, [x], [y])
+    (launch,) = device.launches
+    assert (launch.source.name == "row_turned.cu") == turned
 
 
 @pytest.mark.parametrize(("columns", "inner"), list(itertools.product((1, 2, 5, 300, 10**6), (2, 3, 33, 10**6))))
