@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TextIO, cast
 
-from .layout import Plain
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from rich.console import Console
+_UNWRAPPED = 10_000
 
 
-def console(*, stderr: bool = False) -> Console | Plain:
+def console(*, stderr: bool = False) -> Console:
     """Where to print: a terminal at its own width, or anything else without colours and line breaks of ours."""
     stream = sys.stderr if stderr else sys.stdout
-    if not stream.isatty():
-        return Plain(stream)
-    from rich.console import Console  # most commands run in a pipe
+    if stream.isatty():
+        return Console(file=stream, highlight=False, markup=False, emoji=False)
+    return Console(file=cast(TextIO, _Trimmed(stream)), highlight=False, markup=False, emoji=False, width=_UNWRAPPED)
 
-    return Console(file=stream, highlight=False, markup=False, emoji=False)
+
+class _Trimmed:
+    """A stream without the blanks that tables put at the ends of lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.encoding = stream.encoding
+
+    def write(self, text: str) -> int:
+        return self._stream.write(re.sub(r" +(?=\n)", "", text))
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 @contextmanager
@@ -41,7 +53,7 @@ def progress_of(names: Sequence[str], *, quiet: bool = False) -> Iterator[Callab
 @contextmanager
 def _bar(title: str, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
     out = console(stderr=True)
-    if quiet or isinstance(out, Plain):
+    if quiet or not out.is_terminal:
         yield None
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # few see a bar

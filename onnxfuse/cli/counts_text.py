@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
 from onnxfuse.kernels.emulator.counts import Accesses, Counts, by_kernel
 
-from .layout import Indented, Out, Table, Text
 from .quantities import human_bytes
 
 _FINE = 1.05
@@ -15,16 +19,16 @@ _WORST = 5
 """Lines of a kernel."""
 
 
-def print_counts(out: Out, counted: Sequence[Counts]) -> None:
+def print_counts(out: Console, counted: Sequence[Counts]) -> None:
     """Each kernel with its traffic, sectors and wavefronts for each that is needed, and its worst lines."""
     out.print()
     if not counted:
         out.print("  no kernel was launched: nothing is counted")
         return
-    table = Table()
-    table.add_column("kernel, and where it wastes", folded=True)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("kernel, and where it wastes", overflow="fold")
     for heading in ("launches", "moved", "needed", "sectors", "wavefronts", "lanes", "barriers", "atomics"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in by_kernel(counted):
         sectors, wavefronts = one.total("global"), one.total("shared")
         lanes = f"{sectors.active:.0%}" if sectors.possible else ""
@@ -44,7 +48,7 @@ def print_counts(out: Out, counted: Sequence[Counts]) -> None:
             ratios = [_ratio(line), ""] if line.space == "global" else ["", _ratio(line)]
             label = Text(f"  {line.where} {line.kind}s {line.space} memory", style="dim")
             table.add_row(label, "", "", "", *ratios, f"{line.active:.0%}")
-    out.print(Indented(table, 2))
+    out.print(Padding.indent(table, 2))
     out.print()
     note = "moved: what blocks read and write; needed: each byte once; sectors, wavefronts: for each that is needed"
     out.print(Text(f"  {note}", style="dim"))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
 from onnxfuse.reporting.difference import Change, Difference, Figure, Missed
 from onnxfuse.reporting.layers import short
 
-from .layout import Indented, Out, Table, Text
 from .quantities import human_bytes
 
 _STYLES = {"same": "bold", "better": "bold green", "worse": "bold red"}
@@ -17,18 +21,18 @@ _ONCE_FUSED = ", once both are fused"
 """What a verdict is about: a model and what onnxfuse made of it are the same."""
 
 
-def print_difference(out: Out, found: Difference) -> None:
+def print_difference(out: Console, found: Difference) -> None:
     """Figures of both models side by side, then what was gained and lost, and what nearly fuses now or did."""
     verdict = Text.assemble(
         (found.verdict, _STYLES[found.verdict]), f": {', '.join(found.worse)}" if found.worse else _ONCE_FUSED
     )
     out.print(Text.assemble((found.before, "bold"), " → ", (found.after, "bold"), ": ", verdict))
-    table = Table()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for heading in ("", "before", "after", "change"):
-        table.add_column(heading, justify="right" if heading else "left")
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for figure in found.figures:
         table.add_row(*_row(figure))
-    out.print(Indented(table, 2))
+    out.print(Padding.indent(table, 2))
     if found.sizes:
         out.print(Text(f"  at {found.sizes}", style="dim"))
     for title, style, lines in (
@@ -40,7 +44,7 @@ def print_difference(out: Out, found: Difference) -> None:
         for number, line in enumerate(lines):
             if not number:
                 out.print(Text(f"  {title}", style=style))
-            out.print(Indented(Text(line), 4))
+            out.print(Padding.indent(Text(line), 4))
 
 
 def markdown(found: Difference) -> str:

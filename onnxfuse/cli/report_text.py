@@ -7,12 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
 from onnxfuse.reporting import phrases
 from onnxfuse.reporting.layers import short
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
 
 from .held_text import print_held
-from .layout import Indented, Out, Table, Text
 from .quantities import human_bytes, human_flops, human_launches, human_nodes, human_seconds, human_traffic
 from .sites_text import fusion_at, listed, print_conversion, print_fusions, print_near_misses, print_remaining
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def print_optimized(
-    out: Out, report: Report, *, written: Sequence[Path], verbose: bool, page: Path | None = None
+    out: Console, report: Report, *, written: Sequence[Path], verbose: bool, page: Path | None = None
 ) -> None:
     """What `optimize` did to one model; `written` is empty if it wrote nothing on purpose, `page` shows it all."""
     arrow = f" → {report.output}" if report.output else ""
@@ -33,7 +37,7 @@ def print_optimized(
         out.print(Text(f"  weighed on {report.card}", style="dim"))
     for left in report.left_out:
         what = f"left out: {fusion_at(left.fusion)}: {left.reason}"
-        out.print(Indented(Text.assemble(("✗ ", "bold red"), what), 2))
+        out.print(Padding.indent(Text.assemble(("✗ ", "bold red"), what), 2))
     _print_placement(out, report)
     if report.conversion is not None:
         print_conversion(out, report.conversion, verbose=verbose)
@@ -48,7 +52,7 @@ def print_optimized(
     out.print()
 
 
-def print_report(out: Out, report: Report, *, verbose: bool, regions: bool = False) -> None:
+def print_report(out: Console, report: Report, *, verbose: bool, regions: bool = False) -> None:
     """What can be fused in one model and where, and what nearly could; where `regions` may be asked for, of what."""
     out.print(Text(report.model, style="bold"))
     _print_sum(out, report)
@@ -67,18 +71,18 @@ def print_report(out: Out, report: Report, *, verbose: bool, regions: bool = Fal
         out.print()
 
 
-def print_page(out: Out, page: Path | None) -> None:
+def print_page(out: Console, page: Path | None) -> None:
     """Where the page was written, if one was."""
     if page is not None:
         out.print(Text(f"  page in {page}", style="dim"))
 
 
-def _print_line(out: Out, text: str, style: str = "") -> None:
+def _print_line(out: Console, text: str, style: str = "") -> None:
     """A line that stays indented where a terminal breaks it."""
-    out.print(Indented(Text(text, style=style), 2))
+    out.print(Padding.indent(Text(text, style=style), 2))
 
 
-def _print_placement(out: Out, report: Report) -> None:
+def _print_placement(out: Console, report: Report) -> None:
     """How many nodes onnxruntime's CUDA provider leaves to the CPU, and which."""
     if report.placement is None:
         return
@@ -93,14 +97,14 @@ def _print_placement(out: Out, report: Report) -> None:
         out.print(Text(f"    shape arithmetic, which belongs there: {found.host[0]} → {found.host[1]}", style="dim"))
 
 
-def _print_runs(out: Out, report: Report) -> None:
+def _print_runs(out: Console, report: Report) -> None:
     """What runs the fused model, in one line."""
     if report.runs is None:
         return
     _print_line(out, phrases.runs(report.runs), style="dim")
 
 
-def print_estimates(out: Out, report: Report, *, verbose: bool) -> None:
+def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
     """How long the fused nodes take on a card; those alike together, the longest first."""
     if report.card is None:
         return
@@ -108,10 +112,10 @@ def print_estimates(out: Out, report: Report, *, verbose: bool) -> None:
     for fusion in report.fusions:
         if fusion.estimate is not None:
             groups[fusion.op.removeprefix("onnxfuse."), fusion.estimate].append(fusion)
-    table = Table()
-    table.add_column(f"predicted on {report.card}", folded=True)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column(f"predicted on {report.card}", overflow="fold")
     for heading in ("nodes", "time each", "bound by", "moves", "computes", "launches", "blocks", "runs from"):
-        table.add_column(heading, justify="left" if heading in ("bound by", "runs from") else "right")
+        table.add_column(heading, justify="left" if heading in ("bound by", "runs from") else "right", no_wrap=True)
     for (op, e), group in sorted(
         groups.items(), key=lambda item: (-len(item[1]) * (item[0][1].seconds or 0), item[0][0])
     ):
@@ -128,7 +132,7 @@ def print_estimates(out: Out, report: Report, *, verbose: bool) -> None:
             table.add_row(Text(f"  {line}", style="dim"))
     if not groups:
         return
-    out.print(Indented(table, 2))
+    out.print(Padding.indent(table, 2))
     times = [fusion.estimate.seconds for fusion in report.fusions if fusion.estimate is not None]
     known = [seconds for seconds in times if seconds is not None]
     total = f"{human_seconds(sum(known))} for {len(known)} fused nodes" if known else ""
@@ -152,7 +156,7 @@ def _kernels(estimate: Estimate) -> Iterator[str]:
             yield f"  {on.architecture}: {on.registers} registers, {shared} shared, {on.resident} blocks at a time"
 
 
-def print_why(out: Out, report: Report, rule: str) -> None:
+def print_why(out: Console, report: Report, rule: str) -> None:
     """Everything about one rule, or about regions: each place where it can fuse, and each where it nearly could."""
     of_rule = report.narrowed(lambda found: is_of(found, rule))
     out.print(Text(report.model, style="bold"))
@@ -163,14 +167,16 @@ def print_why(out: Out, report: Report, rule: str) -> None:
     out.print()
 
 
-def print_origin(out: Out, rule: str, replaced: Sequence[str]) -> None:
+def print_origin(out: Console, rule: str, replaced: Sequence[str]) -> None:
     """What a node that onnxfuse wrote stands for; empty what its file does not say."""
     out.print(f"  is fused already{f', by the rule {rule}' if rule else ''}")
     if replaced:
-        out.print(Indented(Text(f"it stands for: {', '.join(replaced)}", style="dim"), 4))
+        out.print(Padding.indent(Text(f"it stands for: {', '.join(replaced)}", style="dim"), 4))
 
 
-def print_explanation(out: Out, report: Report, names: frozenset[str], op: str, rules: Sequence[str] | None) -> None:
+def print_explanation(
+    out: Console, report: Report, names: frozenset[str], op: str, rules: Sequence[str] | None
+) -> None:
     """Everything about one node, known by `names` (its own and its outputs').
 
     `rules` are those that call its op, None if any might.
@@ -182,7 +188,7 @@ def print_explanation(out: Out, report: Report, names: frozenset[str], op: str, 
         out.print(Text(saving, style="dim"))
         if fusion.code:
             out.print(Text(f"    written in {fusion.code}", style="dim"))
-        out.print(Indented(Text(f"nodes: {', '.join(fusion.replaced)}", style="dim"), 4))
+        out.print(Padding.indent(Text(f"nodes: {', '.join(fusion.replaced)}", style="dim"), 4))
     for miss in of_node.near_misses:
         out.print(Text(f"  stopped {miss.rule}: {miss.reason}"))
         if told := ", ".join(filter(None, (miss.source, miss.code and f"written in {miss.code}"))):
@@ -206,7 +212,7 @@ def concerns(found: Fusion | NearMiss, names: frozenset[str]) -> bool:
     return found.node in names or not names.isdisjoint(replaced)
 
 
-def print_findings(out: Out, findings: Iterable[Finding]) -> None:
+def print_findings(out: Console, findings: Iterable[Finding]) -> None:
     """Why a build fails, one line each, with the near misses that explain it; models that were not given together."""
     from onnxfuse.reporting.requirements import ADVICE
 
@@ -232,7 +238,7 @@ def census(report: Report) -> str:
     return ", ".join(f"{count} {rule}" for rule, count in sorted(report.census.items())) or "no fusions"
 
 
-def _print_sum(out: Out, report: Report) -> None:
+def _print_sum(out: Console, report: Report) -> None:
     """Nodes, launches and traffic of the whole model, before and after, and the sizes that these are for."""
     nodes = report.nodes_before, report.nodes_after
     nothing = "nothing fused" if report.left_out else "nothing to fuse"
@@ -260,7 +266,7 @@ def _print_sum(out: Out, report: Report) -> None:
         _print_line(out, f"traffic is without {unsized} whose sizes nothing tells before it runs", style="dim")
 
 
-def _print_sizes(out: Out, report: Report) -> None:
+def _print_sizes(out: Console, report: Report) -> None:
     """The sizes that nobody gave, and how to."""
     if report.assumed:
         _print_line(out, phrases.sizes(report), style="dim")
@@ -273,18 +279,18 @@ def _change(before: str, after: str, then: int, now: int) -> str:
     return f"{before} → {after}" + (f" ({now / then - 1:+.0%})" if then else "")
 
 
-def _print_sources(out: Out, report: Report, *, verbose: bool) -> None:
+def _print_sources(out: Console, report: Report, *, verbose: bool) -> None:
     """What the fused ops run from."""
     if report.kernels:
         kernels = (f"{op} ({source})" for op, source in sorted(report.kernels.items()))
         many = "one kernel is" if report.generated == 1 else f"{report.generated} kernels are"
         made = f"; {many} generated, compiled at the first run" if report.generated else ""
-        out.print(Indented(Text(f"kernels for {', '.join(kernels)}{made}", style="dim"), 2))
+        out.print(Padding.indent(Text(f"kernels for {', '.join(kernels)}{made}", style="dim"), 2))
     if verbose:
         for op, reason in sorted(report.bodies.items()):
-            out.print(Indented(Text(f"{op} runs from its function body: {reason}", style="dim"), 2))
+            out.print(Padding.indent(Text(f"{op} runs from its function body: {reason}", style="dim"), 2))
     elif report.bodies:
-        out.print(Indented(Text(f"from function bodies: {', '.join(sorted(report.bodies))}", style="dim"), 2))
+        out.print(Padding.indent(Text(f"from function bodies: {', '.join(sorted(report.bodies))}", style="dim"), 2))
     if report.kernels or report.bodies:
         out.print()
 
@@ -293,9 +299,9 @@ _ASK = "onnxfuse report {} --explain NODE says what became of a node"
 _MARKS = {"equal": ("✓ ", "bold green"), "mismatch": ("✗ ", "bold red"), "not validated": ("! ", "bold yellow")}
 
 
-def _print_verdict(out: Out, validation: Validation) -> None:
-    out.print(Indented(Text.assemble(_MARKS[validation.verdict], phrases.verdict(validation)), 2))
+def _print_verdict(out: Console, validation: Validation) -> None:
+    out.print(Padding.indent(Text.assemble(_MARKS[validation.verdict], phrases.verdict(validation)), 2))
     if validation.verdict == "equal" and validation.note:
-        out.print(Indented(Text(validation.note, style="dim"), 4))
+        out.print(Padding.indent(Text(validation.note, style="dim"), 4))
     if told := phrases.against_float64(validation):
         out.print(Text(f"    {told}", style="dim"))

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
 from onnxfuse.reporting.conversion import Conversion, KeptCast
 from onnxfuse.reporting.layers import collapsed, short
 from onnxfuse.reporting.near_miss_groups import gain, grouped
 from onnxfuse.reporting.records import NO_RULE, Fusion, NearMiss, Remaining, known_bytes
 
-from .layout import Below, Indented, Out, Shown, Table, Text
 from .quantities import human_launches, human_nodes, human_traffic
 
 _EXAMPLES = 3
@@ -22,19 +26,19 @@ _TOP = "(top)"
 """The module path of what stands in none."""
 
 
-def print_fusions(out: Out, fusions: Sequence[Fusion], *, scopes: bool, sites: bool) -> None:
+def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, sites: bool) -> None:
     """A line for each rule, with `scopes` the modules it fuses, layers together, with `sites` each place."""
     if not fusions:
         return
-    table = Table()
-    table.add_column("fusion", folded=True)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("fusion", overflow="fold")
     told = (scopes or sites) and any(fusion.code for fusion in fusions)
     beside = told and out.width >= _NARROW_WITH_CODE
     broken = out.width < (_NARROW_WITH_CODE if told else _NARROW)
     for heading in ("sites", "launches saved", "traffic saved"):
-        table.add_column(heading.replace(" ", "\n") if broken else heading, justify="right")
+        table.add_column(heading.replace(" ", "\n") if broken else heading, justify="right", no_wrap=True)
     if beside:
-        table.add_column("code", folded=True)
+        table.add_column("code", overflow="fold")
     groups: dict[str, list[Fusion]] = defaultdict(list)
     for fusion in fusions:
         groups[fusion.rule].append(fusion)
@@ -46,7 +50,7 @@ def print_fusions(out: Out, fusions: Sequence[Fusion], *, scopes: bool, sites: b
                 node = fusion.node.removeprefix(f"{fusion.scope}/")
                 where = f"{fusion.scope or _TOP}{_with(fusion)}: {node}, {human_nodes(len(fusion.replaced))}"
                 saved = f"{fusion.launches_saved:,}"
-                row: list[Shown] = ["", saved, human_traffic([fusion])]
+                row: list[RenderableType] = ["", saved, human_traffic([fusion])]
                 table.add_row(*_placed(where, row, fusion.code, beside=beside))
         elif scopes:
             places = (f"{fusion.scope or _TOP}{_with(fusion)}\n{short(fusion.code)}" for fusion in group)
@@ -57,31 +61,31 @@ def print_fusions(out: Out, fusions: Sequence[Fusion], *, scopes: bool, sites: b
                 row = [Text(str(count), style="dim"), "", ""]
                 table.add_row(*_placed(scope, row, code, beside=beside))
     out.print()
-    out.print(Indented(table, 2))
+    out.print(Padding.indent(table, 2))
     if not known_bytes(fusions)[1]:
         out.print(Text("  ? and >: a size depends on the data", style="dim"))
     out.print()
 
 
-def _placed(place: str, figures: Sequence[Shown], code: str, *, beside: bool) -> list[Shown]:
+def _placed(place: str, figures: Sequence[RenderableType], code: str, *, beside: bool) -> list[RenderableType]:
     """The row of a place, with the line of the program in a column of its own, or below it where there is no room."""
     if beside:
         return [_inside(place), *figures, Text(code, style="dim")]
-    return [Below(_inside(place), Indented(Text(code, style="dim"), 4)) if code else _inside(place), *figures]
+    return [Group(_inside(place), Padding.indent(Text(code, style="dim"), 4)) if code else _inside(place), *figures]
 
 
-def _inside(text: str) -> Shown:
+def _inside(text: str) -> RenderableType:
     """What stands below a rule, indented also where it is folded."""
-    return Indented(Text(text, style="dim"), 2)
+    return Padding.indent(Text(text, style="dim"), 2)
 
 
-def print_near_misses(out: Out, misses: Sequence[NearMiss], *, verbose: bool) -> None:
+def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool) -> None:
     """Near misses, those of one rule and reason together, what would save most first."""
     if not misses:
         return
-    table = Table(gap=1, headed=False)
-    table.add_column(justify="right", style="yellow")
-    table.add_column(folded=True)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", style="yellow", no_wrap=True)
+    table.add_column(overflow="fold")
     for group in grouped(misses):
         first, saved = group[0], gain(group)
         places = [place for place, _ in collapsed(miss.node for miss in group)]
@@ -96,31 +100,31 @@ def print_near_misses(out: Out, misses: Sequence[NearMiss], *, verbose: bool) ->
                 table.add_row("", Text(first.source, style="dim"))
     told = " (and the launches that would save)" if gain(misses) else ""
     out.print(Text(f"  nearly fused{told}", style="dim"))
-    out.print(Indented(table, 2))
+    out.print(Padding.indent(table, 2))
 
 
 def print_remaining(
-    out: Out, remaining: Sequence[Remaining], card: str, *, verbose: bool, regions: bool = False
+    out: Console, remaining: Sequence[Remaining], card: str, *, verbose: bool, regions: bool = False
 ) -> None:
     """The ops that are launched one by one still, with their share of the time that is predicted on a card; where
     `regions` may be asked for, that these may take what no rule does."""
     shown = [each for each in remaining if verbose or each.share >= _SMALL]
     if not remaining:
         return
-    table = Table()
-    table.add_column("not fused")
-    table.add_column("nodes", justify="right")
-    table.add_column(f"time on {card}", justify="right")
-    table.add_column("why", folded=True)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("not fused", no_wrap=True)
+    table.add_column("nodes", justify="right", no_wrap=True)
+    table.add_column(f"time on {card}", justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
     for each in shown:
         table.add_row(Text(each.op, style="bold"), str(each.nodes), f"{each.share:.0%}", Text(each.reason, style="dim"))
     if rest := remaining[len(shown) :]:
         share = f"{sum(each.share for each in rest):.0%}"
         table.add_row(Text("others", style="dim"), str(sum(each.nodes for each in rest)), share)
-    out.print(Indented(table, 2))
+    out.print(Padding.indent(table, 2))
     alone = sum(each.nodes for each in shown if each.reason == NO_RULE)
     if regions and alone > 1:
-        out.print(Indented(Text(f"{NO_RULE}: -O2 fuses neighbours that no rule names", style="dim"), 2))
+        out.print(Padding.indent(Text(f"{NO_RULE}: -O2 fuses neighbours that no rule names", style="dim"), 2))
     out.print()
 
 
@@ -140,10 +144,10 @@ def listed(names: Sequence[str]) -> str:
     return shown if len(names) <= _EXAMPLES else f"{shown} and {len(names) - _EXAMPLES} more"
 
 
-def print_conversion(out: Out, told: Conversion, *, verbose: bool) -> None:
+def print_conversion(out: Console, told: Conversion, *, verbose: bool) -> None:
     """What computes in half precision, and where Casts remain and why."""
     if not told.half:
-        out.print(Indented(Text(_unconverted(told)), 2))
+        out.print(Padding.indent(Text(_unconverted(told)), 2))
     edges, inner = len(told.casts) - len(told.inner), told.inner
     counted = f"{told.type}: {told.half:,} nodes, {told.float32:,} in float32; Casts: {edges} of inputs and outputs"
     if told.half or told.casts:
@@ -155,7 +159,7 @@ def print_conversion(out: Out, told: Conversion, *, verbose: bool) -> None:
         nodes = list(dict.fromkeys(cast.node for cast in casts))  # one has Casts before and behind it
         shown = nodes if verbose else nodes[:_EXAMPLES]
         places = ", ".join(shown) + (" ..." if len(shown) < len(nodes) else "")
-        out.print(Indented(Text(f"{len(casts)} at {places}: {reason}", style="dim"), 4))
+        out.print(Padding.indent(Text(f"{len(casts)} at {places}: {reason}", style="dim"), 4))
     out.print()
 
 

@@ -6,29 +6,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from onnxfuse.performance.benchmark import FUSED, ORIGINAL, Bench, OpTime
 from onnxfuse.proof.numerics import is_float
 
-from .layout import Indented, Out, Table, Text
 from .quantities import human_seconds
 
 _BAR = 40
 _MOST_OPS = 12
 
 
-def print_outputs(out: Out, outputs: Mapping[str, Any]) -> None:
+def print_outputs(out: Console, outputs: Mapping[str, Any]) -> None:
     """Name, type, shape and range of each output."""
     table = _table("output", "type", "shape")
     for heading in ("min", "mean", "max"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, value in outputs.items():
         if isinstance(value, list):
             table.add_row(name, f"sequence of {len(value)}", "")
         for own, array in _arrays(name, value):
             shape = ", ".join(map(str, array.shape))
             table.add_row(own, str(array.dtype), f"[{shape}]", *_range(array))
-    out.print(Indented(table, 2))
+    out.print(Padding.indent(table, 2))
 
 
 def _arrays(name: str, value: Any) -> list[tuple[str, np.ndarray]]:
@@ -46,7 +49,7 @@ def _range(array: np.ndarray) -> tuple[str, ...]:
     return tuple(f"{value:.6g}" for value in (wide.min(), wide.mean(), wide.max()))
 
 
-def print_bench(out: Out, result: Bench) -> None:
+def print_bench(out: Console, result: Bench) -> None:
     """Times, their ratio, and what the ops take."""
     threads = f", {result.threads} {'thread' if result.threads == 1 else 'threads'}" if result.provider == "cpu" else ""
     out.print(Text.assemble((result.original, "bold"), f" against {result.fused}"))
@@ -56,7 +59,7 @@ def print_bench(out: Out, result: Bench) -> None:
     longest = max(result.seconds.values())
     for side, seconds in result.seconds.items():
         table.add_row(side, human_seconds(seconds), Text(_bar(seconds, longest), style=_STYLES[side]))
-    out.print(Indented(table, 2))
+    out.print(Padding.indent(table, 2))
     ratio = result.ratio
     better = f"{ratio.median:.2f} times as fast"
     style = "bold green" if ratio.low > 1 else "bold red" if ratio.high < 1 else "bold yellow"
@@ -71,11 +74,11 @@ def print_bench(out: Out, result: Bench) -> None:
 _STYLES = {ORIGINAL: "blue", FUSED: "green"}
 
 
-def _print_profile(out: Out, profile: Mapping[str, Sequence[OpTime]]) -> None:
+def _print_profile(out: Console, profile: Mapping[str, Sequence[OpTime]]) -> None:
     longest = max(entry.seconds for entries in profile.values() for entry in entries)
-    table = Table()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for heading, justify in (("op", "left"), ("nodes", "right"), ("in one run", "right"), ("", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for side, entries in profile.items():
         table.add_row(Text(side, style="dim"))
         for entry in entries[:_MOST_OPS]:
@@ -85,13 +88,13 @@ def _print_profile(out: Out, profile: Mapping[str, Sequence[OpTime]]) -> None:
             nodes, seconds = sum(entry.nodes for entry in rest), sum(entry.seconds for entry in rest)
             table.add_row(Text(f"  {len(rest)} more", style="dim"), str(nodes), human_seconds(seconds))
     out.print()
-    out.print(Indented(table, 2))
+    out.print(Padding.indent(table, 2))
 
 
 def _table(*headings: str) -> Table:
-    table = Table(headed=any(headings))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, show_header=any(headings))
     for heading in headings:
-        table.add_column(heading, folded=True)
+        table.add_column(heading, overflow="fold")
     return table
 
 

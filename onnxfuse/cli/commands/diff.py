@@ -117,7 +117,9 @@ def _same(
 def _show(found: Difference, style: str, output: Path | None) -> None:
     import io
 
-    from onnxfuse.cli import console, diff_text, layout
+    from rich.console import Console
+
+    from onnxfuse.cli import console, diff_text
 
     if style == "json":
         write_text(to_json(found.to_json()), output)
@@ -127,5 +129,5 @@ def _show(found: Difference, style: str, output: Path | None) -> None:
         diff_text.print_difference(console.console(), found)
     else:
         text = io.StringIO()
-        diff_text.print_difference(layout.Plain(text), found)
-        write_text(text.getvalue(), output)
+        diff_text.print_difference(Console(file=text, width=10_000, highlight=False, markup=False, emoji=False), found)
+        write_text("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()), output)

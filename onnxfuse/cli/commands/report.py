@@ -37,8 +37,8 @@ from .work import (
 
 if TYPE_CHECKING:
     from onnx import NodeProto
+    from rich.console import Console
 
-    from onnxfuse.cli.layout import Out
     from onnxfuse.cli.settings import Settings
     from onnxfuse.fusing.build import Build
     from onnxfuse.performance.gpus import Card
@@ -171,7 +171,7 @@ class _Reporter:
         return found, node
 
 
-def _print(out: Out, found: Report, why: str | None, *, verbose: bool, regions: bool) -> None:
+def _print(out: Console, found: Report, why: str | None, *, verbose: bool, regions: bool) -> None:
     from onnxfuse.cli import report_text
 
     if why:
@@ -181,7 +181,7 @@ def _print(out: Out, found: Report, why: str | None, *, verbose: bool, regions: 
         report_text.print_estimates(out, found, verbose=verbose)
 
 
-def _explain(out: Out, node: NodeProto, found: Report, rules: Sequence[Path]) -> None:
+def _explain(out: Console, node: NodeProto, found: Report, rules: Sequence[Path]) -> None:
     """Print what becomes of a node, or of a fused one what it stands for."""
     from onnxfuse.cli import report_text
     from onnxfuse.language import lookup
