@@ -1,10 +1,10 @@
 """The shipped rules and their variants as a file in the user's cache folder: reading it takes a tenth of making them.
 
-The file is lines of JSON, plain data of which nothing is executed.  The first line is the checksum of all behind it, the
-second says of each rule and each variant what is asked of all of them, and how long the others are; then three lines
-for each rule, its equations, its text and its patterns, which are read when somebody asks for them.  Its name has the
-digest of all that rules depend on, their files and the modules that read them: what is changed is made anew.  A file
-that cannot be read, or is not whole, counts as none; one that cannot be written is done without.
+The file is lines of JSON, plain data of which nothing is executed.  The first line is the checksum of all behind it,
+the second says of each rule and each variant what is asked of all of them, and how long the others are; then three
+lines for each rule, its equations, its text and its patterns, which are read when somebody asks for them.  Its name has
+the digest of all that rules depend on, their files and the modules that read them: what is changed is made anew.  A
+file that cannot be read, or is not whole, counts as none; one that cannot be written is done without.
 """
 
 from __future__ import annotations
