@@ -329,3 +329,20 @@ def test_what_follows_a_value_is_not_what_that_is_made_of() -> None:
     assert [node.input[0] for node in fused.model.graph.node if node.output[0] == "uw"] == ["u"]
     made = [node.name for node in fused.model.graph.node if node.domain == "onnxfuse"]
     assert made == [site.node.name for site in fused.sites] != []
+
+
+def test_scales_of_a_resize_stay_float32_beside_half_precision() -> None:
+    before = parser.parse_model(
+        HEAD.format("")
+        + """g (float16[1, 2, 3, 3] x) => (float16[1, 2, 6, 6] y)
+        <float16 one = {15360}, float[4] scales = {1, 1, 2, 2}> {
+            same = Div (x, one)
+            y = Resize <mode = "nearest"> (same, , scales)
+        }"""
+    )
+    onnx.checker.check_model(before, full_check=True)
+    after = fuse(before, CATALOGUE).model
+    onnx.checker.check_model(after, full_check=True)
+    assert ops(after.graph) == ["Resize"]
+    x = np.arange(18, dtype=np.float16).reshape(1, 2, 3, 3)
+    assert_same_numbers(before, after, x=x)
