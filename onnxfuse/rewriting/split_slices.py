@@ -53,10 +53,11 @@ def _taken(draft: Draft, node: NodeProto) -> tuple[int, int, int, int] | None:
     """(axis, its size, start, stop) of a Slice along one axis in steps of 1, whose bounds are known; else None."""
     given = {attribute.name: list(helper.get_attribute_value(attribute)) for attribute in node.attribute}
     if not given:
-        read = [_integers(draft, name) for name in node.input[1:] if name]
-        if None in read or not all(node.input):
-            return None
-        given = dict(zip(("starts", "ends", "axes", "steps"), read, strict=False))
+        for key, name in zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False):
+            numbers = _integers(draft, name)
+            if numbers is None:
+                return None
+            given[key] = numbers
     starts, ends, axes = given["starts"], given["ends"], given.get("axes", [0])
     if len(starts) != 1 or len(axes) != 1 or given.get("steps", [1]) != [1]:
         return None
@@ -104,11 +105,10 @@ def _replace(draft: Draft, source: str, axis: int, parts: list[Part]) -> None:
     outputs = [node.output[0] for _, _, node in entries]
     sizes = [part.stop - part.start for part in parts]
     plan = Plan(draft)
-    inputs, attrs = [source], {"axis": axis}
-    if integers_as_input("Split", draft.opset) is not None:
-        inputs.append(plan.integers(sizes))
-    made = helper.make_node("Split", inputs, outputs, first.name, **attrs)
-    if len(inputs) == 1:
+    as_input = integers_as_input("Split", draft.opset) is not None
+    inputs = [source, plan.integers(sizes)] if as_input else [source]
+    made = helper.make_node("Split", inputs, outputs, first.name, axis=axis)
+    if not as_input:
         made.attribute.append(helper.make_attribute("split", sizes))
     draft.commit(plan)
     draft.nodes[parts[0].place] = (position, tie, made)
