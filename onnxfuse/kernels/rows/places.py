@@ -139,7 +139,8 @@ def _elements(node: NodeProto) -> Sequence[str]:
     """The operands whose elements a node reads, not their shape or type alone."""
     if node.op_type in SHAPE_QUERIES:
         return ()
-    return node.input[:1] if node.op_type in RESHAPES or node.op_type == "CastLike" else node.input
+    read: list[str] = list(node.input)
+    return read[:1] if node.op_type in RESHAPES or node.op_type == "CastLike" else read
 
 
 def _moved(
