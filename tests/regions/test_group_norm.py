@@ -40,6 +40,13 @@ def test_a_norm_of_channels_is_one_launch_with_what_is_around_it(norm: str, opse
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_tensors_without_elements_stay_so() -> None:
+    made = fused(block("InstanceNormalization", height="h"), 18)
+    sizes = {"x": (2, 8, 0, 6), "e": (2, 8, 1, 1), "s": (8,), "b": (8,)}
+    found = run(made.model, {name: np.ones(size, np.float32) for name, size in sizes.items()})
+    assert [y.shape for y in found] == [(2, 8, 0, 6)] * 2
+
+
 def test_in_half_precision_it_is_computed_in_float32() -> None:
     made = fused(block("InstanceNormalization", "float16"), 18)
     assert calls(made.model) == ["Region"]
