@@ -27,6 +27,7 @@ from onnxfuse.language.catalogue import Catalogue, load
 from onnxfuse.language.rule import Rule
 from onnxfuse.model.graph import family
 from onnxfuse.proof.branches import Branch, branches, taken
+from onnxfuse.proof.cut_moves import Models
 from onnxfuse.proof.cut_proof import compare_found, compare_sites, observe
 from onnxfuse.proof.cuts import Cut, find
 from onnxfuse.proof.oracle import NOT_RUN, Oracle
@@ -115,7 +116,8 @@ class Part:
         """Is one of these sites not what it was?  They are compared until one is."""
         values = self.original.values(found)
         ordered = sorted(found, key=lambda site: len(site.fused))
-        return any(compare_found(self.original.proto, fused, [site], values).wrong for site in ordered)
+        models = Models(self.original.proto, fused)
+        return any(compare_found(models, [site], values).wrong for site in ordered)
 
     def outcome(self, fused: onnx.ModelProto) -> Outcome:
         """What the proof makes of a mistake in a fused model."""

@@ -3,6 +3,7 @@
     OnnxfuseError            exit code 2
     ├── UsageError           a bad option or argument
     ├── ModelError           a file that is missing, unreadable, not ONNX, or not valid
+    │   └── CrashedError     native code, such as onnxruntime's, crashed on it
     ├── OutputError          a place that cannot be written
     ├── RuleError            a .rule file with a mistake: says file, line, column and a suggestion
     ├── DependencyError      an optional package that this command needs is not installed
@@ -28,6 +29,10 @@ class UsageError(OnnxfuseError):
 
 class ModelError(OnnxfuseError):
     """A model file that is missing, unreadable, not ONNX, or not valid."""
+
+
+class CrashedError(ModelError):
+    """A model on which native code crashed, such as onnxruntime's."""
 
 
 class OutputError(OnnxfuseError):

@@ -42,7 +42,7 @@ _ROWS = """
     CastLike                         elementwise same_elements movement declares_dtype cast
     Ceil                             unary foldable rounding exact
     Celu                             unary transcendental
-    Clip                             unary foldable continuous exact
+    Clip                             unary foldable partial continuous exact
     Concat                           removable cheap foldable exact
     Constant                         cheap free declares_dtype exact
     ConstantOfShape                  foldable growing declares_dtype exact
@@ -275,6 +275,8 @@ MODERATE = _ops("moderate")
 """Ops whose results are not as low as what hides attention scores, whatever they are given."""
 FOLDABLE = _ops("foldable")
 """Ops that onnxfuse.terms.fold evaluates."""
+PARTIAL = _ops("partial")
+"""Those of them that it evaluates without operands that are absent, too."""
 GROWING = _ops("growing")
 """Ops whose result may be far larger than all that they are given."""
 DECLARES_DTYPE = _ops("declares_dtype")

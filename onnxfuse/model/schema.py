@@ -104,6 +104,17 @@ def allows(op: str, opset: int, dtype: int) -> bool:
     return schema is not None and f"tensor({type_name(dtype)})" in schema.inputs[0].types
 
 
+@cache
+def single_precision(op: str, opset: int) -> frozenset[int]:
+    """Positions of the inputs of a standard op that are float32 where others may be float16: a Resize's scales."""
+    schema = schema_of(op, opset)
+    kinds = [set(given.types) for given in schema.inputs] if schema is not None else []
+    halves = ["tensor(float16)" in allowed for allowed in kinds]
+    if not any(halves):
+        return frozenset()
+    return frozenset(i for i, allowed in enumerate(kinds) if "tensor(float)" in allowed and not halves[i])
+
+
 def attributes_of(node: NodeProto, opset: int) -> dict[str, Any]:
     """The node's attributes without those that equal their default."""
     standard = defaults(node.op_type, node.domain, opset)

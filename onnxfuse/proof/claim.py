@@ -37,6 +37,8 @@ class Experiment:
     """In onnxruntime; also with float64; with the CUDA source of the kernels, run on the CPU; or not at all."""
     timeout: float | None = None
     """Seconds that each step may take, in a child process (0: any time); None: in this process."""
+    optimizing: bool = True
+    """Does onnxruntime's optimizer work on cuts?  Not where it has crashed on one."""
 
     @property
     def bisecting(self) -> bool:

@@ -118,6 +118,7 @@ class Comparison:
             inside="" if self.branch is None else self.branch.name(""),
             base_dir=self.claim.base_dir,
             seed=self.experiment.seed,
+            optimize=self.experiment.optimizing,
             tell=partial(self.progress, CUTS),
             **self.experiment.tolerances,
             **self._kernels,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ class Models:
 
     original: onnx.ModelProto
     fused: onnx.ModelProto
-    base_dir: Path | None
-    kernels: Mapping[str, Any]
+    base_dir: Path | None = None
+    kernels: Mapping[str, Any] = field(default_factory=dict)
+    optimize: bool = True
+    """Does onnxruntime's optimizer work on the fused model's cuts?"""
 
 
 def apart(

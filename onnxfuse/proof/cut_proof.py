@@ -74,6 +74,7 @@ def compare_sites(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
+    optimize: bool = True,
     tell: Tell = lambda done, total: None,
     **kernels: Any,
 ) -> Compared:
@@ -81,38 +82,35 @@ def compare_sites(
     Only those whose names begin with `inside`.
 
     Of `cases`, which are the oracle's, the first gives shapes, and the last unusual one masks as well.  Nothing is
-    compared where nothing can be cut out, or no cutting runs.  `tell` is told how many are done, and of how many.
+    compared where nothing can be cut out, or no cutting runs.  onnxruntime optimizes cuts of the fused model, if
+    `optimize` is set.  `tell` is told how many are done, and of how many.
     """
     found = [site for site in cuts.find(original, fused) if site.output.startswith(inside)]
     try:
         real = observe(original, found, cases, base_dir) if found else []
     except SessionError:
         return Compared()
-    return compare_found(
-        original, fused, found, real, base_dir=base_dir, seed=seed, rtol=rtol, atol=atol, tell=tell, kernels=kernels
-    )
+    models = Models(original, fused, base_dir, kernels, optimize)
+    return compare_found(models, found, real, seed=seed, rtol=rtol, atol=atol, tell=tell)
 
 
 def compare_found(
-    original: onnx.ModelProto,
-    fused: onnx.ModelProto,
+    models: Models,
     found: Sequence[Cut],
     real: Sequence[Mapping[str, Any]],
     *,
-    base_dir: Path | None = None,
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
     tell: Tell = lambda done, total: None,
-    kernels: Mapping[str, Any] | None = None,
 ) -> Compared:
     """`compare_sites` of some sites alone, with the values that `observe` has given for them."""
-    models = Models(original, fused, base_dir, kernels or {})
+    original, fused = models.original, models.fused
     arrays = [{name for name, value in values.items() if isinstance(value, np.ndarray)} for values in real]
     known = set.intersection(*arrays) if arrays else set()
     found = [s for s in found if {*s.stops, *s.observed} <= known]
     result = Compared()
-    groups = Kinds(original, fused, real, base_dir).grouped(found)
+    groups = Kinds(original, fused, real, models.base_dir).grouped(found)
 
     def compared(sites: Sequence[Cut], result: Compared = result) -> dict[Cut, str]:
         return _compared(models, sites, real, seed, (rtol, atol), result, lambda done: tell(done, len(found)))
@@ -222,7 +220,7 @@ def _compare_part(
     # Sites are small: threads would wait for each other.
     original = Session(emulated(before), models.base_dir, optimize=False, threads=1)
     # Between quantizers the optimizer takes other kernels, and with their last digits other steps.
-    optimize = not any(node.op_type in QUANTIZERS for node in before.graph.node)
+    optimize = models.optimize and not any(node.op_type in QUANTIZERS for node in before.graph.node)
     fused = Session(emulated(after), models.base_dir, optimize=optimize, threads=1, **models.kernels)
     worth = precisions(before, [output.name for output in before.graph.output])
     exact, again = (evaluator(model, models.base_dir) for model in double)

@@ -175,7 +175,8 @@ def _site(before: _Graph, after: _Graph, output: str, shared: set[str], known: C
         if not own or not other:
             return None
         new, old = own, other
-        further = new.stops - new.measured - old.stops - after.inputs
+        # What one asks the shape of alone is no number of the other's.
+        further = new.stops - new.measured - (old.stops - old.measured) - after.inputs
         if not further:
             break
         opened |= further

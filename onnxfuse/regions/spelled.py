@@ -30,7 +30,7 @@ from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
 from onnxfuse.model.standard import STANDARD
 
-from . import batch_norm, gemm, measure, reductions
+from . import batch_norm, gemm, group_norm, measure, reductions
 from .generic import generic
 from .given import passed
 from .scope import Scope
@@ -41,8 +41,8 @@ TAKEN = SERVED | MATRICES
 """Ops that a body may have."""
 WORDS = 4
 """Most ops in the name of a function."""
-SPELLED = (batch_norm.written_out, gemm.written_out, reductions.written_out)
-"""What writes a node of the standard as other ops, which kernels of regions know: each has ops of its own."""
+SPELLED = (batch_norm.written_out, gemm.written_out, group_norm.written_out, reductions.written_out)
+"""What writes a node of the standard, or of ours, as ops that kernels of regions know: each has ops of its own."""
 KEPT = 1 << 12
 """Launches that are written out at a time: each is part of several bodies that are tried."""
 
@@ -69,9 +69,9 @@ def standard(scope: Scope, index: int) -> list[NodeProto]:
 
 def _flat(scope: Scope, node: NodeProto, at: str) -> Iterator[NodeProto]:
     function = scope.functions.get(node.op_type) if node.domain == DOMAIN else None
-    if function is None:
-        spelled = (written_out(scope, node, at) for written_out in SPELLED)
-        yield from next(filter(None, spelled), (node,))
+    spelled = next(filter(None, (written_out(scope, node, at) for written_out in SPELLED)), ())
+    if spelled or function is None:
+        yield from spelled or (node,)
         return
     outer = dict(zip(function.input, node.input, strict=False)) | dict(zip(function.output, node.output, strict=False))
     given = {attribute.name: attribute for attribute in node.attribute}

@@ -18,6 +18,7 @@ from .duplicates import Duplicates
 from .plan import Draft, UnrealisableError
 from .provenance import FusedNode, Written, sites
 from .restore import restore
+from .split_slices import split_slices
 
 
 def assemble(draft: Draft, duplicates: Duplicates, pinned: Collection[str]) -> list[FusedNode]:
@@ -26,14 +27,11 @@ def assemble(draft: Draft, duplicates: Duplicates, pinned: Collection[str]) -> l
     `duplicates` are the nodes that stay; `pinned` values keep their name."""
     _merge_new(draft, duplicates, pinned)
     restore(draft.graph, draft.nodes, draft.alias, pinned)
-    graph, entries = draft.graph, draft.nodes
-    producer = {name: i for i, (_, _, node) in enumerate(entries) for name in node.output if name}
-    reads = [_reads(draft, node) for _, _, node in entries]
-    places = {id(node): i for i, (_, _, node) in enumerate(entries)}
-    lasting = [places[id(graph.nodes[i])] for i in draft.view.lasting if id(graph.nodes[i]) in places]
-    outputs = [draft.alias.get(o, o) for o in graph.outputs]
-    live_nodes = _live([*(producer[o] for o in outputs if o in producer), *lasting], reads, producer)
-    ordered = _sort(entries, live_nodes, reads, producer, lasting)
+    scope = _Scope(draft)
+    if split_slices(draft, scope.live):
+        scope = _Scope(draft)
+    graph, entries, reads, live_nodes = draft.graph, draft.nodes, scope.reads, scope.live
+    ordered = _sort(entries, live_nodes, reads, scope.producer, scope.lasting)
     made = {name for i in live_nodes for name in entries[i][2].output}
     alive = {id(entries[i][2]) for i in live_nodes}
     written = [Written(*site) for site in draft.fused if id(site[1]) in alive]
@@ -48,6 +46,20 @@ def assemble(draft: Draft, duplicates: Duplicates, pinned: Collection[str]) -> l
     used = {r for i in ordered for r in reads[i]} | set(graph.outputs)
     _splice(draft, [entries[i][2] for i in ordered], used)
     return traced
+
+
+class _Scope:
+    """Who reads what in a draft, and what of it is needed."""
+
+    def __init__(self, draft: Draft) -> None:
+        graph, entries = draft.graph, draft.nodes
+        self.producer = {name: i for i, (_, _, node) in enumerate(entries) for name in node.output if name}
+        self.reads = [_reads(draft, node) for _, _, node in entries]
+        places = {id(node): i for i, (_, _, node) in enumerate(entries)}
+        self.lasting = [places[id(graph.nodes[i])] for i in draft.view.lasting if id(graph.nodes[i]) in places]
+        outputs = [draft.alias.get(o, o) for o in graph.outputs]
+        needed = [*(self.producer[o] for o in outputs if o in self.producer), *self.lasting]
+        self.live = _live(needed, self.reads, self.producer)
 
 
 def _merge_new(draft: Draft, duplicates: Duplicates, pinned: Collection[str]) -> None:

@@ -17,8 +17,8 @@ from onnx import TensorProto
 from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shapes, output_dtype, real_dtype
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, number_of
-from onnxfuse.model.op_traits import MOVEMENT, SINGLE_INSIDE
-from onnxfuse.model.schema import is_standard
+from onnxfuse.model.op_traits import CASTS, MOVEMENT, SINGLE_INSIDE
+from onnxfuse.model.schema import is_standard, single_precision
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
 from onnxfuse.terms.normal.normal import make
@@ -112,7 +112,7 @@ class _Realizer:
         """The operands of an op with a result of this dtype; those of a comparison have the type of the first."""
         if dtype not in REAL:
             dtype = next((a.dtype for a in term.args if a.dtype in REAL), dtype)
-        single = SINGLE_PRECISION.get(term.op, frozenset())
+        single = SINGLE_PRECISION.get(term.op, frozenset()) | single_precision(term.op, self.draft.opset)
         kinds = (int(TensorProto.FLOAT) if i in single else dtype for i in range(len(term.args)))
         return [self._operand(a, kind, limit) for a, kind in zip(term.args, kinds, strict=True)]
 

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from onnxfuse.errors import ModelError
+from onnxfuse.errors import CrashedError, ModelError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -33,11 +33,11 @@ def follow(parent: int) -> None:
 
 
 def crashed(number: int) -> ModelError:
-    """What a signal that took a process down means to a user."""
+    """What a signal that took a process down means to a user: a CrashedError where it crashed."""
     name = signal.Signals(number).name
     if name in CRASHES:
         text = f"onnxruntime, or onnx, crashed with {name} on this model and nothing was written"
-        return ModelError(f"{text}: give it --inputs or --shape that it runs on, or --no-validate")
+        return CrashedError(f"{text}: give it --inputs or --shape that it runs on, or --no-validate")
     return ModelError("killed, as a system does that has no memory left")
 
 

@@ -164,9 +164,9 @@ def _filler(attrs: Mapping[str, Any]) -> Any:
 
 
 def _clip(x: list[Array], attrs: Mapping[str, Any], term: Term) -> Array:
-    if any(a.op == "Absent" for a in term.args):
-        raise ValueError("Clip with an absent bound is not folded")
-    return np.clip(x[0], x[1] if len(x) > 1 else None, x[2] if len(x) > 2 else None)
+    bounds = iter(x[1:])
+    low, high = ([None if a.op == "Absent" else next(bounds) for a in term.args[1:]] + [None, None])[:2]
+    return np.clip(x[0], low, high)
 
 
 def _cumsum(x: list[Array], attrs: Mapping[str, Any], term: Term) -> Array:

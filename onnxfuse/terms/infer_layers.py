@@ -136,8 +136,9 @@ def _scaled(terms: Terms, dim: Dim, scale: float) -> Dim:
 
 @rule("Attention")
 def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
-    """ai.onnx Attention-23: Y like Q with the head size of V; present key and value grow along the sequence.  Where a
-    function body runs, batches and queries that have names of their own are broadcast together."""
+    """ai.onnx Attention-23: Y like Q with the head size of V; present key and value grow along the sequence; scores are
+    those of each query and all keys.  Where a function body runs, batches and queries that have names of their own are
+    broadcast together."""
     q, v, dtype = args[0].shape, args[2].shape, args[0].dtype
     if q is None or v is None:
         return [(None, dtype)]
@@ -150,7 +151,10 @@ def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) 
     else:
         size = exact(v[2], attrs.get("kv_num_heads", 1))
         y = (batch, rows, size * attrs.get("q_num_heads", 1) if size is not None else terms.fresh_dim())
-    return [(y, dtype), *((_present(args, attrs, i), args[i].dtype) for i in (1, 2))]
+    keys, values = (_present(args, attrs, i) for i in (1, 2))
+    heads = q[1] if len(q) == 4 else attrs.get("q_num_heads", 1)
+    scores = None if keys is None else (batch, heads, rows, keys[2])
+    return [(y, dtype), (keys, args[1].dtype), (values, args[2].dtype), (scores, dtype)][: max(outputs, 1)]
 
 
 def _present(args: list[Term], attrs: Attributes, position: int) -> Shape | None:

@@ -22,7 +22,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfuse.model.dims import Shape, Sym, symbol
-from onnxfuse.model.op_traits import FOLDABLE, GROWING
+from onnxfuse.model.op_traits import FOLDABLE, GROWING, PARTIAL
 from onnxfuse.model.schema import Attrs
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class Terms:
         below, constant = 0, bool(args)
         for a in args:
             below |= a.below
-            constant = constant and a.constant
+            constant = constant and (a.constant or (a.op == "Absent" and op in PARTIAL))
         term.constant = load is not None or (constant and op in FOLDABLE and _foldable_to(op, shape) and _fixed(attrs))
         # One integer, a level in each WIDTH bits: what is k steps below an argument is k + 1 steps below its user.
         term.below = (below << WIDTH) & _ALL | self._every(op) if args else self._every(op)

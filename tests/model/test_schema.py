@@ -76,3 +76,10 @@ def test_a_mask_too_low_for_half_precision_is_minus_infinity() -> None:
     made = schema.tensor(np.array([[-3.4e38, 1.0]]), "m", TensorProto.FLOAT16)
     assert numpy_helper.to_array(made).tolist() == [[-np.inf, 1.0]]
     assert schema.tensor(np.array(2), "s", TensorProto.INT64).dims == []
+
+
+def test_some_inputs_are_float32_whatever_the_others_are() -> None:
+    assert schema.single_precision("Resize", 18) == {2}
+    assert schema.single_precision("Upsample", 9) == {1}
+    for op in ("Conv", "Where", "QuantizeLinear", "NonZero", "NoSuchOp"):
+        assert schema.single_precision(op, 18) == frozenset()

@@ -224,6 +224,19 @@ def test_what_is_only_measured_the_original_computes() -> None:
     assert compare(original, fused) == (1, {})
 
 
+def test_what_the_original_only_measures_the_fused_model_computes() -> None:
+    """Fed to that alone, it would be other numbers than those that the original has in its place."""
+    original = parse("""g (float[n, 4] x) => (y) {
+        a = Exp(x)  t = Transpose(a)  s = Shape(t)  u = Transpose(a)  c = Neg(u)  y = Reshape(c, s)
+    }""")
+    fused = parse("g (float[n, 4] x) => (y) { a = Exp(x)  t = Transpose(a)  y = Neg(t) }")
+    (site,) = cuts.find(original, fused)
+    assert (site.stops, site.observed) == (("a",), ("s",))
+    assert compare(original, fused) == (1, {})
+    wrong = parse("g (float[n, 4] x) => (y) { a = Exp(x)  t = Transpose(a)  y = Abs(t) }")
+    assert list(compare(original, wrong)[1]) == ["y"]
+
+
 def test_constants_that_nodes_make_keep_their_values() -> None:
     """A bias was folded from the weight: noise in its place would be blamed on the fusion."""
     original = parse("""g (float[n, 2] x) => (float[n, 2] y) <float[2] shift = {3, 4}> {

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import re
+import signal
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -13,10 +18,11 @@ from onnxfuse.cli.main import main
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.fusing.fused import Fused, Progress
 from onnxfuse.language.catalogue import load
-from onnxfuse.proof import timed
+from onnxfuse.proof import cut_proof, timed
 from onnxfuse.proof.claim import Claim, Experiment
 from onnxfuse.proof.comparison import FUSED, ORIGINAL, SEARCH
 from onnxfuse.proof.prove import prove
+from onnxfuse.runtime.quiet import Session
 from tests import broken
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -129,3 +135,38 @@ def test_a_step_that_finds_something_wrong_says_so() -> None:
     )
     assert validation.verdict == "mismatch"
     assert told[:3] == [ORIGINAL, FUSED, SEARCH]
+
+
+def _crashing(monkeypatch: pytest.MonkeyPatch, *, optimized: bool) -> None:
+    """Sessions of cuts crash: those that onnxruntime optimizes, or those that it does not."""
+
+    class Crashing(Session):
+        def __init__(self, *given: Any, optimize: bool, **options: Any) -> None:
+            if optimize == optimized:
+                faulthandler.disable()  # the stack of a crash that is wanted is noise
+                os.kill(os.getpid(), signal.SIGSEGV)
+            super().__init__(*given, optimize=optimize, **options)
+
+    monkeypatch.setattr(cut_proof, "Session", Crashing)
+
+
+def test_a_cut_on_which_the_optimizer_of_onnxruntime_crashes_is_compared_without_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    onnx.save(onnx.load(MODELS / "softmax.onnx"), "m.onnx")
+    _crashing(monkeypatch, optimized=True)
+    assert main(["optimize", "m.onnx"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "same numbers in onnxruntime" in out
+    assert re.search(r"and at \d+ places?", out)
+
+
+def test_a_cut_that_crashes_without_it_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    onnx.save(onnx.load(MODELS / "softmax.onnx"), "m.onnx")
+    _crashing(monkeypatch, optimized=False)
+    assert main(["optimize", "m.onnx"]) == 2
+    assert "m.onnx: onnxruntime, or onnx, crashed with SIGSEGV" in capsys.readouterr().err
+    assert not Path("m.fused.onnx").exists()

@@ -22,9 +22,9 @@ def model(text: str, opset: int = 20) -> ModelProto:
     return parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]>\n{text}')
 
 
-def scope(text: str) -> Scope:
+def scope(text: str, opset: int = 20) -> Scope:
     """The main graph as regions see it."""
-    view = Lifted.of(model(text), None, load()).views[0]
+    view = Lifted.of(model(text, opset), None, load()).views[0]
     return read(view, view, {})
 
 

@@ -361,3 +361,20 @@ def test_the_numbers_of_a_product_are_stored_in_its_constant(monkeypatch: pytest
     assert numpy_helper.to_array(stored).tolist() == [-5, -12, -21, -32]
     assert len(passes) == 2, "the second finds nothing"
     assert_same_numbers(before, after)
+
+
+def test_scales_of_a_resize_stay_float32_beside_half_precision() -> None:
+    before = parser.parse_model(
+        HEAD.format("")
+        + """g (float16[1, 2, 3, 3] x) => (float16[1, 2, 6, 6] y)
+        <float16 one = {15360}, float[4] scales = {1, 1, 2, 2}> {
+            same = Div (x, one)
+            y = Resize <mode = "nearest"> (same, , scales)
+        }"""
+    )
+    onnx.checker.check_model(before, full_check=True)
+    after = fuse(before, CATALOGUE).model
+    onnx.checker.check_model(after, full_check=True)
+    assert ops(after.graph) == ["Resize"]
+    x = np.arange(18, dtype=np.float16).reshape(1, 2, 3, 3)
+    assert_same_numbers(before, after, x=x)

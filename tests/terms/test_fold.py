@@ -46,6 +46,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("Cast", (X * 5,), {"to": INT64}),
     ("Cast", (A,), {"to": BOOL}),
     ("Clip", (X, np.array(-0.2), np.array(0.4)), {}),
+    ("Clip", (X, np.array(-0.2)), {}),
     *((f"Reduce{how}", (X,), {"axes": (-1,), "keepdims": 0}) for how in ("Mean", "Sum", "Prod", "Max", "Min")),
     ("ReduceMax", (X,), {}),
     ("Reshape", (X, np.array([3, -1])), {}),
@@ -143,6 +144,17 @@ def test_slices_of_one_axis(start: int, stop: int, step: int, taken: list[int]) 
     attrs = {"axis": 1, "start": start, "stop": stop, "step": step}
     term = terms.raw("Slice", [x], tuple(attrs.items()), shape=(2, len(taken)), dtype=INT64)
     assert value_of(term)[0].tolist() == taken
+
+
+@pytest.mark.parametrize("low", [True, False])
+@pytest.mark.parametrize("high", [True, False])
+def test_a_bound_that_is_absent_is_none(low: bool, high: bool) -> None:
+    terms = Terms()
+    bounds = [terms.constant(np.array(b), DOUBLE) if given else terms.absent for b, given in ((-0.2, low), (0.4, high))]
+    x = terms.constant(X, DOUBLE)
+    ((shape, dtype),) = infer(terms, "Clip", [x, *bounds], {})
+    found = value_of(terms.raw("Clip", [x, *bounds], shape=shape, dtype=dtype))
+    np.testing.assert_array_equal(found, np.clip(X, -0.2 if low else -np.inf, 0.4 if high else np.inf))
 
 
 def test_repeats_stand_side_by_side() -> None:

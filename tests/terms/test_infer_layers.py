@@ -58,8 +58,10 @@ def test_keys_and_values_grow_by_those_of_the_past() -> None:
     heads = {"q_num_heads": 8, "kv_num_heads": 4}
     found = infer(terms, "Attention", [q, k, v, terms.absent, *before], heads, 3)
     assert [shape for shape, _ in found] == [(2, new, 256), (2, 4, past + new, 16), (2, 4, past + new, 32)]
-    found = infer(terms, "Attention", [q, k, v, terms.absent, terms.input("any", None, FLOAT), before[1]], heads, 3)
-    assert found[1] == (None, FLOAT)
+    scores = infer(terms, "Attention", [q, k, v, terms.absent, *before], heads, 4)[3]
+    assert scores == ((2, 8, new, past + new), FLOAT)
+    found = infer(terms, "Attention", [q, k, v, terms.absent, terms.input("any", None, FLOAT), before[1]], heads, 4)
+    assert found[1] == found[3] == (None, FLOAT)
 
 
 def test_a_resize_by_unknown_scales_or_along_some_axes_is_unknown() -> None:

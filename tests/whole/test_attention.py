@@ -328,3 +328,18 @@ def test_queries_of_padded_sequences_count_from_their_last_key(shift: int) -> No
     weights = g("Where", g("IsNaN", weights), shown, weights)
     fused = assert_same(g.proto(g("MatMul", weights, "V"), opset=24), feeds)
     assert attributes(fused).get("is_causal", 0) == (shift == 0)
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+@pytest.mark.parametrize("shown", ["scores", "weights"])
+def test_heads_that_have_joined_the_batch_give_theirs_out_as_well(shown: str, opset: int) -> None:
+    """As torch.nn.MultiheadAttention multiplies them where its caller wants the weights."""
+    feeds = {name: x.reshape(B * H, -1, D) for name, x in operands().items()}
+    g = Model(feeds | {"mask": np.random.default_rng(1).standard_normal((B * H, S, T)).astype(np.float32)})
+    products = g("MatMul", g("Mul", "Q", np.float32(D**-0.5)), g("Transpose", "K", perm=[0, 2, 1]))
+    weights = g("Softmax", g("Add", products, "mask"), axis=-1)
+    shared = {"scores": products, "weights": weights}[shown]
+    fused = assert_same(g.proto(g("MatMul", weights, "V"), shared, opset=opset), g.feeds)
+    counts = census(fused)
+    assert counts.pop("Attention") == 1
+    assert not {"MatMul", "Softmax", "Transpose"} & counts.keys()

@@ -33,7 +33,7 @@ from onnxfuse.kernels.pointwise.expressions.trace import CHOSEN, trace
 from onnxfuse.kernels.pointwise.expressions.values import Value
 from onnxfuse.kernels.pointwise.expressions.values import source as array
 from onnxfuse.kernels.pointwise.loops import reached
-from onnxfuse.model.op_traits import RESHAPES
+from onnxfuse.model.op_traits import RESHAPES, SHAPE_QUERIES
 
 ELEMENTWISE = CHOSEN | FOLDED.keys()
 """Ops of elements at one place, beside those that have one formula."""
@@ -126,13 +126,21 @@ def places(
     found: dict[str, Index | None] = {}
     for node in nodes:
         result = next((name for name in node.output if name), "")
-        behind = [found[name] for name in node.input if name in found]
+        behind = [found[name] for name in _elements(node) if name in found]
         if node.op_type in makers:
             found[result] = (made or {}).get(result, matrix.row if matrix.reduces else matrix.place)
         elif behind:
             found |= {name: _moved(matrix, node, behind, values) for name in node.output if name}
     at = {matrix.rows * matrix.columns: matrix.place, matrix.rows: matrix.row}
     return found | {name: at.get(value.size) for name, value in values.items() if name not in found}
+
+
+def _elements(node: NodeProto) -> Sequence[str]:
+    """The operands whose elements a node reads, not their shape or type alone."""
+    if node.op_type in SHAPE_QUERIES:
+        return ()
+    read: list[str] = list(node.input)
+    return read[:1] if node.op_type in RESHAPES or node.op_type == "CastLike" else read
 
 
 def _moved(
