@@ -17,7 +17,7 @@ from onnx import TensorProto
 from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shapes, output_dtype, real_dtype
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, number_of
-from onnxfuse.model.op_traits import CASTS, MOVEMENT, SINGLE_INSIDE
+from onnxfuse.model.op_traits import MOVEMENT, SINGLE_INSIDE
 from onnxfuse.model.schema import is_standard, single_precision
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION

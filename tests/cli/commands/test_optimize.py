@@ -79,6 +79,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "atol": 0.2,
         "on_mismatch": "fail",
         "timeout": 9.5,
+        "optimizing": True,
         "card": None,
         "precision": None,
         "spool": None,
