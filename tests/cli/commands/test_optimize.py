@@ -143,7 +143,7 @@ def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
             "atol": None,
             "on_mismatch": "bisect",
             "timeout": 600,
-                "optimizing": True,
+            "optimizing": True,
             "card": None,
             "precision": None,
             "spool": None,
