@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import os
 import signal
 from collections.abc import Iterator
 
@@ -22,6 +24,9 @@ from tests.small_process import small_process
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell lets what it runs in the background ignore interrupts, and so would the processes that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A child may crash, which its parent says: a stack of each among the dots of the tests looks as if they had failed.
+os.register_at_fork(after_in_child=faulthandler.disable)
 
 MALFORMED, FAULTS = node.MALFORMED, evaluate.FAULTS
 # What fails while a node is lifted or a rule evaluated fails a test: with these it is a mistake of ours.

@@ -6,7 +6,6 @@ such axes are counted from the first on, as the standard means it.
 
 from __future__ import annotations
 
-import faulthandler
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -68,7 +67,6 @@ def each_alone(
 def _run_all(
     model: onnx.ModelProto, given: Sequence[Feed], optimize: bool, tell: Tell
 ) -> list[list[Array] | SessionError]:
-    faulthandler.disable()  # pytest enables it, and a crash is an answer here
     session = Session(model, optimize=optimize, threads=1)
     found: list[list[Array] | SessionError] = []
     for feed in given:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import re
 import signal
@@ -143,7 +142,6 @@ def _crashing(monkeypatch: pytest.MonkeyPatch, *, optimized: bool) -> None:
     class Crashing(Session):
         def __init__(self, *given: Any, optimize: bool, **options: Any) -> None:
             if optimize == optimized:
-                faulthandler.disable()  # the stack of a crash that is wanted is noise
                 os.kill(os.getpid(), signal.SIGSEGV)
             super().__init__(*given, optimize=optimize, **options)
 
