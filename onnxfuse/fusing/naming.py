@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxfuse.model.graph import DOMAIN, Names, family_of
-from onnxfuse.model.walk import Owner, owners
+from onnxfuse.model.walk import Owner, name_of, owners
 
 from .fused import Fused
 
@@ -65,7 +65,7 @@ class Naming:
 
     def new(self, node: NodeProto) -> bool:
         """Was a node written by us?  One without a name holds a constant in a function, unless the original had it."""
-        return bool(node.name or node.output) and (node.name or node.output[0]) not in self.taken
+        return bool(name := name_of(node)) and name not in self.taken
 
 
 def named(fused: Fused, naming: Naming) -> Fused:

@@ -9,6 +9,7 @@ from onnx import ModelProto
 
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.model.graph import REGION
+from onnxfuse.model.walk import name_of
 from onnxfuse.regions.write import Asked, regions
 from onnxfuse.reporting.tell import launches_saved
 from onnxfuse.rewriting.module_paths import ModulePaths
@@ -81,9 +82,7 @@ class _Modules:
 
     def __init__(self, lifted: Lifted) -> None:
         self.paths = {view.graph.path: ModulePaths(view.graph.nodes) for view in lifted.views}
-        self.nodes = {
-            (view.graph.path, node.name or node.output[0]): node for view in lifted.views for node in view.graph.nodes
-        }
+        self.nodes = {(view.graph.path, name_of(node)): node for view in lifted.views for node in view.graph.nodes}
 
     def placed(self, site: FusedNode) -> FusedNode:
         """A region in the module of what it stands for in the original: fused ops that it took in say less."""

@@ -11,16 +11,16 @@ guarantees   a model of which a pass makes itself is what its passes lead to; wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2s
 
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 
-from onnxfuse.model.graph import DOMAIN
-from onnxfuse.model.walk import BODIES, nodes
+from onnxfuse.model.graph import DOMAIN, nodes_of_scopes
+from onnxfuse.model.walk import BODIES, name_of
 from onnxfuse.rewriting.provenance import merged, note_replaced
 from onnxfuse.rewriting.simplify import weight
 from onnxfuse.terms.normal.quantized import BYTES
@@ -61,7 +61,7 @@ def settle(model: ModelProto, once: Callable[[ModelProto], Fused], naming: Namin
 
 def names_of(model: ModelProto) -> frozenset[str]:
     """What its nodes are called: one without a name, after what it makes."""
-    return frozenset(node.name or node.output[0] for node in _nodes(model) if node.name or node.output)
+    return frozenset(filter(None, map(name_of, nodes_of_scopes(model))))
 
 
 def _own(fused: Fused, model: ModelProto, version: int) -> Fused:
@@ -76,7 +76,7 @@ def _own(fused: Fused, model: ModelProto, version: int) -> Fused:
 
 def joined(before: Fused, after: Fused, source: ModelProto, original: Collection[str]) -> Fused:
     """Two passes as one: fused nodes that still stand, and later ones with what they stand for in the original."""
-    nodes = {node.name: node for node in _nodes(after.model)}
+    nodes = {node.name: node for node in nodes_of_scopes(after.model)}
     former = {site.node.name: site for site in before.sites}
     sites = [site for site in before.sites if site.node.name in nodes]
     for site in after.sites:
@@ -100,7 +100,7 @@ def joined(before: Fused, after: Fused, source: ModelProto, original: Collection
 def _drop_uncalled(model: ModelProto, kept: AbstractSet[str]) -> None:
     """Remove the bodies of fused ops that a pass has added and a later one no longer needs."""
     bodies = {function.name: function for function in model.functions if function.domain == DOMAIN}
-    stack = [node.op_type for node in _nodes(model) if node.domain == DOMAIN]
+    stack = [node.op_type for node in nodes_of_scopes(model) if node.domain == DOMAIN]
     called = set[str]()
     while stack:
         name = stack.pop()
@@ -113,13 +113,8 @@ def _drop_uncalled(model: ModelProto, kept: AbstractSet[str]) -> None:
             del model.functions[index]
 
 
-def _nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """The nodes of all scopes that are fused."""
-    return nodes(model.graph, *(f for f in model.functions if f.domain != DOMAIN))
-
-
 def _weight(fused: Fused) -> int:
-    return sum(weight(node.op_type) for node in _nodes(fused.model))
+    return sum(weight(node.op_type) for node in nodes_of_scopes(fused.model))
 
 
 class _Words:
@@ -134,7 +129,8 @@ class _Words:
     @cached_property
     def _ops(self) -> Counter[tuple[str, str]]:
         """How many of each op: where that differs, the rest need not be looked at."""
-        return Counter((node.domain, node.op_type) for node in _nodes(self._model) if node.op_type != "Constant")
+        every = nodes_of_scopes(self._model)
+        return Counter((node.domain, node.op_type) for node in every if node.op_type != "Constant")
 
     @cached_property
     def _all(self) -> Counter[tuple[object, ...]]:
@@ -150,7 +146,7 @@ class _Words:
                 tuple(bytes_of.get(name, bool(name)) for name in node.input),
                 *sorted(a.SerializeToString(deterministic=True) for a in node.attribute if a.type not in BODIES),
             )
-            for node in _nodes(self._model)
+            for node in nodes_of_scopes(self._model)
             if node.op_type != "Constant"
         )
 

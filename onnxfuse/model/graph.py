@@ -65,8 +65,12 @@ def family_of(node: NodeProto) -> str:
 
 def count_nodes(model: ModelProto) -> int:
     """Nodes of all scopes; a Constant is no node to run."""
-    functions = (f for f in model.functions if f.domain != DOMAIN)
-    return sum(node.op_type != "Constant" for node in nodes(model.graph, *functions))
+    return sum(node.op_type != "Constant" for node in nodes_of_scopes(model))
+
+
+def nodes_of_scopes(model: ModelProto) -> Iterator[NodeProto]:
+    """The nodes of all scopes; the functions that are bodies of onnxfuse's own ops are none."""
+    return nodes(model.graph, *(function for function in model.functions if function.domain != DOMAIN))
 
 
 class Graph:

@@ -69,6 +69,11 @@ def called_by(node: NodeProto) -> Key:
     return node.domain, node.op_type, node.overload
 
 
+def name_of(node: NodeProto) -> str:
+    """What a node is known by in its scope: its name, else its first output."""
+    return node.name or next(iter(node.output), "")
+
+
 def title(node: NodeProto) -> str:
     """What messages call a node."""
     return node.name or next(filter(None, node.output), f"unnamed {node.op_type}")

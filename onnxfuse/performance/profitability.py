@@ -38,7 +38,8 @@ def paying(
     *,
     progress: Progress,
 ) -> tuple[Fused, Banned, list[LeftOut]]:
-    """The model with the fusions that pay at these `shapes` of its inputs; what is banned for that; what is left."""
+    """The model with the fusions that pay at these `shapes` of its inputs, what is banned for that, and what it leaves
+    out."""
     banned: Banned = frozenset()
     left_out: list[LeftOut] = []
     tried: set[Banned] = set()

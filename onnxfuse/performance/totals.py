@@ -16,6 +16,7 @@ from onnxfuse.matching.work import tensor_of
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
 from onnxfuse.model.op_traits import CONTROL_FLOW, KERNELS, MOVEMENT, PRODUCTS, TRAITS
 from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.walk import name_of
 from onnxfuse.reporting.records import NO_RULE, NearMiss, Remaining, Totals
 from onnxfuse.rewriting.provenance import FusedNode
 from onnxfuse.terms.term import Term
@@ -91,22 +92,21 @@ def totals(launches: Sequence[Asked]) -> Totals:
 
 
 def bytes_saved(sites: Iterable[FusedNode], before: Sequence[Asked], after: Sequence[Asked]) -> list[int | None]:
-    """What the launches that each site replaces move, less what its own does; None where a size of them is not known.
-
-    A node belongs to one site at most: all sites together, and what is gone without one, are the difference between
-    the totals of both models."""
-    was, now = (
-        {(each.scope, each.node.name or each.node.output[0]): each.demand for each in launches}
-        for launches in (before, after)
-    )
+    """What the launches that each site replaces move more than its own does, or 0; None where a size of them is not
+    known."""
+    was, now = ({(each.scope, name_of(each.node)): each.demand for each in launches} for launches in (before, after))
     result: list[int | None] = []
     for site in sites:
-        gone = [was[key] for name in site.replaced if (key := (site.scope, name)) in was]
-        own = [now[key]] if (key := (site.scope, site.node.name)) in now else []
-        known = [demand.bytes for demand in (*gone, *own) if demand is not None]
-        whole = len(known) == len(gone) + len(own)
-        result.append(max(sum(known[: len(gone)]) - sum(known[len(gone) :]), 0) if whole else None)
+        gone, own = _moved(was, site.scope, site.replaced), _moved(now, site.scope, [site.node.name])
+        result.append(None if gone is None or own is None else max(gone - own, 0))
     return result
+
+
+def _moved(demands: Mapping[tuple[str, str], Demand | None], scope: str, names: Iterable[str]) -> int | None:
+    """The bytes that those of some nodes of a scope move which are launched; None where one's are not known."""
+    found = [demands[scope, name] for name in names if (scope, name) in demands]
+    known = [demand.bytes for demand in found if demand is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def remaining(
@@ -140,7 +140,7 @@ def alone(
     for miss in misses:
         near.setdefault(miss.node, miss.rule)
     for each in launches:
-        name = each.node.name or each.node.output[0]
+        name = name_of(each.node)
         if name not in fused and each.node.domain != DOMAIN:
             yield each, _reason(each.node, near.get(name), known_ops)
 

@@ -17,6 +17,7 @@ from onnxfuse.model import protobuf, toposort
 from onnxfuse.model.graph import DOMAIN, LAUNCHES_KEY, REGION, RULE_KEY, Names, family_of, read_by
 from onnxfuse.model.op_traits import FREE
 from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.walk import name_of
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting import stack_traces
 from onnxfuse.rewriting.assemble import import_domains
@@ -259,7 +260,7 @@ class _Scoped:
             self.sites.append(self._site(region, written[region.node.name], own))
 
     def _site(self, region: _Region, node: NodeProto, replaced: Sequence[NodeProto]) -> FusedNode:
-        names = tuple(each.name or each.output[0] for each in replaced)
+        names = tuple(map(name_of, replaced))
         rule = region.match.rule
         for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
             node.metadata_props.add(key=key, value=value)
@@ -308,7 +309,7 @@ class _Scoped:
         told = self._named([launch.node for launch in group.launches])[:1] or self._around(node)
         scope = f"{self.graph.path}{self.modules.of(told)}"
         code = stack_traces.place(stack_traces.frames(node))
-        return NearMiss(REGION, "", scope, node.name or node.output[0], reason, saved, code)
+        return NearMiss(REGION, "", scope, name_of(node), reason, saved, code)
 
 
 def _words(group: Group) -> str:

@@ -15,8 +15,8 @@ from onnxfuse.lifting.launched import computes
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
-from onnxfuse.model import walk
-from onnxfuse.model.graph import RULE_KEY, Graph
+from onnxfuse.model.graph import RULE_KEY, Graph, nodes_of_scopes
+from onnxfuse.model.walk import name_of
 from onnxfuse.terms.term import Term
 
 from . import stack_traces
@@ -119,7 +119,7 @@ def sites(
     result = []
     for fused, core, indices in zip(written, cores, _by_owner(owner, len(written)), strict=True):
         replaced = [graph.nodes[i] for i in indices if not _stored(graph, graph.nodes[i])]
-        names = tuple(n.name or n.output[0] for n in replaced)
+        names = tuple(map(name_of, replaced))
         rule = fused.matches[-1].rule
         for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
             fused.node.metadata_props.add(key=key, value=value)
@@ -177,15 +177,19 @@ def adopted(sites: Sequence[FusedNode], views: Sequence[View], model: ModelProto
     another way, and a later one fused that.  They belong to the first site that they lead to.
 
     `views` are those of the original, `model` is what all passes have made of it."""
-    nodes = {_name(node): node for node in walk.nodes(model.graph, *model.functions)}
-    kept = [nodes[name] for name in nodes.keys() - {site.node.name for site in sites}]
-    scopes = {site.scope for site in sites}
+    names, scopes = {site.node.name for site in sites}, {site.scope for site in sites}
+    fused, kept = dict[str, NodeProto](), list[NodeProto]()
+    for node in nodes_of_scopes(model):
+        if node.name in names:
+            fused[node.name] = node
+        else:
+            kept.append(node)
     left = {view.graph.path: _Left(view, sites, kept) for view in views if view.graph.path in scopes}
     result = []
     for site in sites:
         whole = left[site.scope].adopted_by(site) if site.scope in left else site
         if whole is not site:
-            note_replaced(nodes[site.node.name], whole.replaced)
+            note_replaced(fused[site.node.name], whole.replaced)
         result.append(whole)
     return result
 
@@ -195,9 +199,9 @@ class _Left:
 
     def __init__(self, view: View, sites: Iterable[FusedNode], kept: Sequence[NodeProto]) -> None:
         self.view, self.nodes, self.producer = view, view.graph.nodes, view.graph.producer
-        self.index = {_name(node): index for index, node in enumerate(self.nodes)}
+        self.index = {name_of(node): index for index, node in enumerate(self.nodes)}
         taken = {name for site in sites if site.scope == view.graph.path for name in site.replaced}
-        self.free = {self.index[name] for name in self.index.keys() - taken - set(map(_name, kept))}
+        self.free = {self.index[name] for name in self.index.keys() - taken - set(map(name_of, kept))}
         self.made = {name for node in kept for name in node.output}
 
     def adopted_by(self, site: FusedNode) -> FusedNode:
@@ -217,7 +221,7 @@ class _Left:
         values = (next(filter(None, self.nodes[index].output)) for index in sorted(found))
         return replace(
             site,
-            replaced=tuple(_name(self.nodes[index]) for index in sorted(own | found)),
+            replaced=tuple(name_of(self.nodes[index]) for index in sorted(own | found)),
             dead=(*site.dead, *(Dead.of(self.view, value) for value in values)),
         )
 
@@ -225,11 +229,6 @@ class _Left:
 def _stored(graph: Graph, node: NodeProto) -> bool:
     """Does a node give what is in the file?  An exporter keeps weights that are equal once, and names them by these."""
     return node.op_type == "Constant" or (node.op_type == "Identity" and node.input[0] in graph.initializers)
-
-
-def _name(node: NodeProto) -> str:
-    """What a node is called: one without a name, after what it makes."""
-    return node.name or next(iter(node.output), "")
 
 
 def note_replaced(node: NodeProto, names: Sequence[str]) -> None:

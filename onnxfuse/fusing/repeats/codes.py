@@ -39,7 +39,7 @@ class Codes:
         self.place: dict[str, Place] = {}
         self.aliases = _aliases(self.nodes, self.initializers.keys() - self.inputs.keys())
         """Other names of initializers → theirs: an exporter keeps equal weights of several blocks once."""
-        self.named: dict[str, Place] = {}
+        self.alias_place: dict[str, Place] = {}
         """Where each of these names is read first."""
         self.edges: list[list[Place | None]] = []
         self.symbols: dict[str, SymbolPlace] = {}
@@ -70,7 +70,7 @@ class Codes:
                     continue
                 name = self.aliases.get(called, called)
                 if name != called:
-                    self.named.setdefault(called, (index, ~slot))
+                    self.alias_place.setdefault(called, (index, ~slot))
                 known = place.get(name)
                 if known is None:
                     known = place[name] = (index, ~slot)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from onnx import NodeProto
 
+from onnxfuse.model.walk import name_of
+
 from .alike import DifferentError, Template
 from .few import Few
 from .runs import HEAD, Run
@@ -79,7 +81,7 @@ class Moves:
         if not self._by_name:
             known: dict[str, int | None] = {}
             for index, node in enumerate(self.codes.nodes):
-                own = called(node)
+                own = name_of(node)
                 known[own] = None if own in known else index
             self._by_name = known
         found = self._by_name.get(name)
@@ -89,12 +91,7 @@ class Moves:
 
     def names(self, nodes: Sequence[int]) -> tuple[str, ...]:
         """What nodes are called."""
-        return tuple(called(self.codes.nodes[node]) for node in nodes)
-
-
-def called(node: NodeProto) -> str:
-    """The name of a node, or of its first output."""
-    return str(node.name or (node.output[0] if node.output else ""))
+        return tuple(name_of(self.codes.nodes[node]) for node in nodes)
 
 
 def entries(node: NodeProto) -> Mapping[str, str]:

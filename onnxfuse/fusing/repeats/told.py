@@ -13,6 +13,7 @@ from onnxfuse.fusing.fused import SIMPLIFY, Fused
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.model.graph import LAUNCHES_KEY, RULE_KEY
+from onnxfuse.model.walk import name_of
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished, note_replaced
@@ -20,7 +21,7 @@ from onnxfuse.rewriting.stack_traces import frames, place
 
 from .alike import DifferentError, Template, Written
 from .few import Few
-from .moves import Moves, called, entries
+from .moves import Moves, entries
 from .runs import HEAD, Run
 
 _KEPT, _NEEDED = "fusing saves nothing: ", " is needed elsewhere as well"
@@ -96,7 +97,7 @@ class Telling:
         for entry in node.metadata_props:
             key, value = entry.key, entry.value
             if key == REPLACED_KEY:
-                value = " ".join(called(after) for _, after in pairs)
+                value = " ".join(name_of(after) for _, after in pairs)
             elif key not in (RULE_KEY, VERSION_KEY, LAUNCHES_KEY):
                 value = _noted(key, value, pairs)
             result.append((key, value))
@@ -251,8 +252,9 @@ class Telling:
                     if miss.node not in self._new:
                         yield self._miss(miss, other, own, blocks)
                     elif (copied := made.get((self._new[miss.node], blocks))) is not None:
-                        scope, code = self._module(miss.scope, [node], [other]), self._pairs([node], [other])
-                        yield replace(miss, node=copied.name, scope=scope, code=_code(miss.code, code))
+                        scope = self._module(miss.scope, [node], [other])
+                        code = _code(miss.code, self._pairs([node], [other]))
+                        yield replace(miss, node=copied.name, scope=scope, code=code)
                     else:
                         raise DifferentError(f"{miss.node} is written once for all", own)
 
@@ -277,7 +279,7 @@ class Telling:
             return miss
         return replace(
             miss,
-            node=called(source),
+            node=name_of(source),
             scope=self._paths.of([source]),
             code=place(frames(source)),
         )
@@ -290,9 +292,9 @@ class Telling:
         return (kept[0] - run.start) % run.period, kept[1], run.block(kept[0]) - run.block(node)
 
     def _simplified(self) -> Iterator[tuple[str, str, str]]:
-        named, nodes = self.few.codes.named, self.few.codes.nodes
+        weights = self.few.codes.alias_place
         places = [
-            (value, named[value][0] if value in named else self._node_of(value))
+            (value, weights[value][0] if value in weights else self._node_of(value))
             for _, _, value in self.fused.simplified
         ]
         for run in self.few.runs:
@@ -302,11 +304,11 @@ class Telling:
             run_of = self.few.run_of(node)
             if run_of is not None and run_of.block(node) == HEAD - 1:
                 for blocks in range(1, run_of.gap + 1):
-                    if value in named:  # a weight is called in each block as the exporter pleased
-                        other = nodes[self.moves.node_in(node, run_of, blocks)].input[~named[value][1]]
+                    if value in weights:  # which is called in each block as the exporter pleased
+                        other = self.nodes[self.moves.node_in(node, run_of, blocks)]
+                        yield "", SIMPLIFY, other.input[~weights[value][1]]
                     else:
-                        other = self._copied(value, run_of, blocks)
-                    yield "", SIMPLIFY, other
+                        yield "", SIMPLIFY, self._copied(value, run_of, blocks)
 
     def _vanished(self) -> Iterator[Vanished]:
         placed = [(one, max((self._node_of(v) for v in one.match.values), default=-1)) for one in self.fused.vanished]
@@ -345,7 +347,7 @@ def _noted(key: str, value: str, pairs: Sequence[tuple[NodeProto, NodeProto]]) -
     noted = [(entries(before), entries(after)) for before, after in pairs]
     news = [after.get(key, "") for before, after in noted if before.get(key) == value]
     if len(news) == len(noted) and len(set(news)) > 1:
-        raise DifferentError(f"{key} of {called(pairs[0][1])} is that of no other node")
+        raise DifferentError(f"{key} of {name_of(pairs[0][1])} is that of no other node")
     return news[-1] if news else value
 
 
