@@ -98,14 +98,15 @@ def sites(
     """
     graph, modules = view.graph, ModulePaths(view.graph.nodes)
     owner: dict[int, int] = {}
+    shared = set[int]()
     # What two sites made use of belongs to the one with fewer steps: a Softplus to itself, then to the Mish around it.
     for number, fused in sorted(enumerate(written), key=lambda item: len(item[1].matches)):
         roots = [name for match in fused.matches for name in found.rooted.get(match, ())]
         covered = [name for match in fused.matches for name in found.covered.get(match, ()) if name not in made]
         for name in [*fused.node.output, *roots, *covered]:
             index = graph.producer.get(name)
-            if index is not None and index not in survivors:
-                owner.setdefault(index, number)
+            if index is not None and index not in survivors and owner.setdefault(index, number) != number:
+                shared.add(index)
     cores = _by_owner(owner, len(written))
     for number, core in enumerate(cores):
         stack = [name for i in core for name in graph.nodes[i].input]
@@ -123,7 +124,9 @@ def sites(
         rule = fused.matches[-1].rule
         for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
             fused.node.metadata_props.add(key=key, value=value)
-        told = _computing(graph, core, [fused.value, *found.rooted.get(fused.matches[-1], ())])
+        # A mask of all layers says nothing of the layer that is the first to use it.
+        alone = [index for index in core if index not in shared] or core
+        told = _computing(graph, alone, [fused.value, *found.rooted.get(fused.matches[-1], ())])
         trace = stack_traces.common(told)
         inherit(fused.node, replaced, trace)
         values = [n.output[0] for n in replaced if n.output and n.output[0]]

@@ -72,3 +72,23 @@ def test_both_torch_exporters_lead_to_the_same_modules() -> None:
     assert found - mask[0] == modules("bert.dynamo.onnx") - mask[1], "it is computed of other nodes"
     assert found["Attention", "/bert/encoder/layer.1/attention/self"] == 1
     assert found["Region", "/bert/encoder/layer.1/output"] == 1
+
+
+def test_a_mask_of_all_layers_is_no_part_of_the_first_layers_module() -> None:
+    """Each layer fills the same mask itself; the first stands for the nodes of all, and of those around them."""
+    layers = "".join(
+        f"""
+            k{i}t = Transpose <perm = [0, 1, 3, 2]> (x{i})  s{i} = MatMul (x{i}, k{i}t)  c{i} = Mul (s{i}, scale)
+            w{i} = Where (shown, zero, low)  m{i} = Add (c{i}, w{i})  p{i} = Softmax <axis = -1> (m{i})
+            n{i} = IsNaN (p{i})  o{i} = Where (n{i}, zero, p{i})  x{i + 1} = MatMul (o{i}, x{i})"""
+        for i in range(6)
+    )
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 23]>
+        g (float[2, 4, 6, 8] x0, bool[2, 1, 6, 6] shown) => (float[2, 4, 6, 8] x6)
+        <float scale = {{0.35}}, float zero = {{0.0}}, float low = {{-inf}}> {{
+            {layers} }}""")
+    for place, node in enumerate(model.graph.node):
+        node.name = f"/m/layers.{place // 9}/attn/{place}"
+    fused = fuse(model, load())
+    modules = [site.module for site in fused.sites if site.node.op_type.startswith("Attention")]
+    assert modules == [f"/m/layers.{i}/attn" for i in range(6)]
