@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
@@ -29,6 +29,8 @@ from .targets.compatibility import compatibility
 from .targets.target import Target
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from .model.spool import Spool
     from .performance.gpus import Card
     from .performance.nodes import Side
@@ -66,16 +68,17 @@ def optimize(
 
     With a `precision`, what was fused and proved is converted to it, and compared with the original once more; external
     data is then in the `spool`, or what is converted of it in memory.  Traffic is measured at the shapes of the
-    experiment; fusions that are predicted to lose on a `card` at these shapes are left out.  With `nodes` the report
-    has each node, too.  Raises NumericsError if the fused model differs and nothing is to be left out, or nothing is
-    found to blame, or if half precision cannot hold its numbers; what is left out is named in the report.
+    experiment, or of its inputs; fusions that are predicted to lose on a `card` at these shapes are left out.  With
+    `nodes` the report has each node, too.  Raises NumericsError if the fused model differs and nothing is to be left
+    out, or nothing is found to blame, or if half precision cannot hold its numbers; what is left out is named in the
+    report.
     """
     started = time.perf_counter()
     progress = progress or (lambda step, done, total: None)
     build = _levelled(build, card, precision)
     _refuse_uncompiled(experiment)
     catalogue = build.catalogue
-    at = _given(model, experiment.shapes)
+    at = _given(model, experiment.shapes, experiment.inputs)
     limit = _limit(model, build, at, precision)
     given, model = model, _written_out(model, precision)
     source, fused = _lowered(model, build, precision, limit, progress)
@@ -272,13 +275,17 @@ def _found(fused: Fused, build: Build, *, seconds: float) -> Report:
     return result
 
 
-def _given(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None) -> Sizes | None:
-    """The sizes to measure at, where shapes are given."""
-    if not shapes:
+def _given(
+    model: ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None,
+    fed: Mapping[str, NDArray[Any]] | None = None,
+) -> Sizes | None:
+    """The sizes to measure at, where shapes are given, or what is fed."""
+    if not shapes and fed is None:
         return None
     from .performance.sizes import Sizes
 
-    return Sizes.of(model, shapes)
+    return Sizes.of(model, shapes, fed)
 
 
 def _assumed(model: ModelProto, source: Source, fused: Fused) -> Sizes:

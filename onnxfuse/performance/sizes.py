@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
 from onnxfuse.matching.work import Tensor
@@ -26,11 +28,16 @@ class Sizes:
     """Those that nobody gave: ``input_ids:3,7 attention_mask:3,7``, as --shape takes them."""
 
     @staticmethod
-    def of(model: ModelProto, given: Mapping[str, Sequence[int]] | None = None) -> Sizes:
-        """Inputs have the shapes that are given, and where none are, those that the proof feeds first.
+    def of(
+        model: ModelProto,
+        given: Mapping[str, Sequence[int]] | None = None,
+        fed: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Sizes:
+        """Inputs have the shapes of what is `fed`, or those that are given, and where none are, those that the proof
+        feeds first.
 
         Raises UsageError for shapes that the model's inputs cannot have."""
-        shapes, named = assumed(model, given)
+        shapes, named = assumed(model, given, fed)
         types = {info.name: info.type for info in model.graph.input}
         known: dict[str, int] = {}
         for name, sizes in shapes.items():

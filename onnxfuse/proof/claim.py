@@ -26,7 +26,7 @@ class Experiment:
     shapes: Mapping[str, Sequence[int]] | None = None
     """Input name → dimensions, for inputs whose dimensions are symbolic."""
     inputs: Mapping[str, np.ndarray[Any, Any]] | None = None
-    """Input name → value; the others are generated from `seed`."""
+    """Input name → value, of all inputs; None generates them from `seed`."""
     seed: int = 0
     rtol: float | None = None
     """Relative tolerance; None chooses by dtype, as with `atol`."""

@@ -74,17 +74,22 @@ def generate(
 
 
 def assumed(
-    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
+    model: onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    given: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, tuple[int, ...]], str]:
-    """Shapes of all inputs as `generate` tries them first, and the sizes among them that `shapes` does not give, such
-    as ``batch=3 sequence=7``.  Nothing is run; both are empty where nothing can be generated.
+    """Shapes of all inputs as `generate` tries them first, and the sizes among them that neither `shapes` nor the
+    values `given` say, such as ``batch=3 sequence=7``.  Nothing is run; both are empty where nothing can be generated.
 
-    Raises UsageError where `shapes` do not fit the model.
+    Raises UsageError where `shapes` or `given` do not fit the model.
     """
     try:
         inputs = read(model, shapes or {})
     except UnsupportedError:
         return {}, ""
+    if given is not None:
+        given_case(inputs, given)
+        return {item.name: given[item.name].shape for item in inputs if not item.sequence}, ""
     fixed = fixed_sizes(inputs, shapes or {})
     search = _Search(inputs, kinds_of(inputs, fixed), fixed, lambda case: "", 0)
     search.covers_past = any(item.past for item in inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from onnx import parser
 
@@ -25,6 +26,17 @@ def test_an_axis_of_an_input_has_a_size_of_its_own() -> None:
     at = Sizes.of(CACHED, {"x": (2, 5, 8)})
     assert (at.known["batch"], at.known["seq@x.1"]) == (2, 5)
     assert "batch" not in at.assumed
+
+
+def test_what_is_fed_says_all_sizes() -> None:
+    at = Sizes.of(CACHED, fed={"x": np.zeros((2, 5, 8), np.float32), "past": np.zeros((2, 4, 8), np.float32)})
+    assert at.shapes == {"x": (2, 5, 8), "past": (2, 4, 8)}
+    assert (at.known["batch"], at.known["seq@past.1"], at.assumed) == (2, 4, "")
+
+
+def test_what_is_fed_and_the_inputs_cannot_be() -> None:
+    with pytest.raises(UsageError, match=r"--inputs: input 'past' is missing; the model wants float32\[.*,8\]"):
+        Sizes.of(CACHED, fed={"x": np.zeros((2, 5, 8), np.float32)})
 
 
 @pytest.mark.parametrize(

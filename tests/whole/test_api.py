@@ -100,6 +100,13 @@ def test_shapes_measure_and_do_not_specialise() -> None:
         assert "pooler" in small.scope or small.bytes_saved < large.bytes_saved
 
 
+def test_inputs_are_what_is_measured_with() -> None:
+    names = [value.name for value in onnx.load(BERT).graph.input]
+    fed = onnxfuse.optimize(BERT, inputs={name: np.ones((2, 16), np.int64) for name in names}).report
+    assert (fed.shapes, fed.assumed) == (dict.fromkeys(names, (2, 16)), "")
+    assert fed.before == onnxfuse.report(BERT, shapes={"input_ids": (2, 16)}).before
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
