@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,10 @@ def _unusual(item: Input, value: np.ndarray) -> np.ndarray:
     return made
 
 
-def given_case(inputs: list[Input], given: Mapping[str, np.ndarray]) -> Case:
-    """The case that a user gives.  Raises UsageError where it does not fit the model."""
+def given_case(
+    inputs: list[Input], given: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]] = MappingProxyType({})
+) -> Case:
+    """The case that a user gives.  Raises UsageError where it does not fit the model, or the `shapes` given besides."""
     by_name = {item.name: item for item in inputs}
     for name in given:
         if name not in by_name:
@@ -103,6 +106,9 @@ def given_case(inputs: list[Input], given: Mapping[str, np.ndarray]) -> Case:
             raise UsageError(
                 f"--inputs: input {item.name!r} is {array.dtype}[{text_of(array.shape)}]; the model wants {wanted}"
             )
+        if tuple(shapes.get(item.name, array.shape)) != array.shape:
+            asked, found = (",".join(map(str, dims)) for dims in (shapes[item.name], array.shape))
+            raise UsageError(f"--shape {item.name}:{asked} is not what --inputs has, {found}: give one of them")
     return Case("given", {n: list(a) if by_name[n].sequence else a for n, a in given.items()})
 
 

@@ -68,7 +68,7 @@ def generate(
     fixed = fixed_sizes(inputs, shapes or {})
     if given is None and inputs:
         return _searched(_Search(inputs, kinds_of(inputs, fixed), fixed, runs, seed), one)
-    case = Case("no inputs", {}) if given is None else given_case(inputs, given)
+    case = Case("no inputs", {}) if given is None else given_case(inputs, given, shapes or {})
     failure = runs(case)
     return ([], failure) if failure else ([case], "")
 
@@ -88,7 +88,7 @@ def assumed(
     except UnsupportedError:
         return {}, ""
     if given is not None:
-        given_case(inputs, given)
+        given_case(inputs, given, shapes or {})
         return {item.name: given[item.name].shape for item in inputs if not item.sequence}, ""
     fixed = fixed_sizes(inputs, shapes or {})
     search = _Search(inputs, kinds_of(inputs, fixed), fixed, lambda case: "", 0)

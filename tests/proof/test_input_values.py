@@ -101,6 +101,10 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others() -> None:
         ({"given": {}}, r"input 'x' is missing; the model wants float32\[n,4\]"),
         ({"given": {"x": np.zeros((2, 4))}}, r"input 'x' is float64\[2,4\]; the model wants float32\[n,4\]"),
         ({"given": {"x": np.zeros((2, 5), np.float32)}}, r"input 'x' is float32\[2,5\]; the model wants"),
+        (
+            {"given": {"x": np.zeros((2, 4), np.float32)}, "shapes": {"x": (3, 4)}},
+            "--shape x:3,4 is not what --inputs has, 2,4: give one of them",
+        ),
         ({"given": {"z": np.zeros(1)}}, "'z' is no input of the model, which wants x"),
     ],
 )
