@@ -72,6 +72,7 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
             names.setdefault(term.id, name)
     result: list[NearMiss] = []
     told = {term.id for match, _ in found.mistaken.values() for term in match.cover}
+    matched = {(each.match.rule.name, each.match.root.id) for each in found.unprofitable if each.survivors}
     open_roots = names.keys() - (covered if why is None else own)
     order = sorted(
         found.failures(open_roots), key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id)
@@ -80,6 +81,8 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         root = view.graph.nodes[view.graph.producer[names[failure.root.id]]]
         if failure.rule.name != why and (failure.root.id in covered or family_of(root) == failure.rule.name):
             continue  # it is fused, or what the rule would write
+        if (failure.rule.name, failure.root.id) in matched:
+            continue  # another spelling of the rule matches there, and it is told why that is not made
         if not _telling(failure, why, definitions) or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched
         steps = {i: view.terms_of[names[i]] for i in failure.covered if i in names}

@@ -85,6 +85,17 @@ def test_a_residual_before_a_convolution_is_no_shift_of_it() -> None:
     assert fuse(model(text), language.load()).near_misses == []
 
 
+def test_a_rule_that_matches_and_saves_nothing_is_told_once() -> None:
+    """Not as another spelling of it too, which wants a convolution with a bias."""
+    text = """g (float[1,1,8,8] x) => (float[1,1,8,8] y, float[1,1,8,8] c)
+        <float[1,1,1,1] w = {2}, float[1] s = {3}, float[1] b = {4}, float[1] m = {5}, float[1] v = {6}> {
+        c = Conv (x, w)  y = BatchNormalization (c, s, b, m, v)
+    }"""
+    (miss,) = fuse(model(text), language.load()).near_misses
+    assert miss.rule == "ConvBatchNormalization"
+    assert miss.reason == "fusing saves nothing: c is needed elsewhere as well"
+
+
 def test_a_node_that_is_what_a_rule_would_write_is_no_near_miss_of_it() -> None:
     """The normal form takes a ReduceL2 apart, and the rule that puts it together stops at what is there already."""
     text = "g (float[4,8] x) => (float[4,1] y) <int64[1] last = {-1}> { y = ReduceL2(x, last) }"
