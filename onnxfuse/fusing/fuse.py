@@ -131,8 +131,8 @@ def fuse(
     if not isinstance(source, Source):
         source = Source(straightened(source, base_dir), base_dir, catalogue)
 
-    def passes(first: Lifted) -> tuple[Fused, bool]:
-        """All passes over a model, and whether there was room for all constants."""
+    def passes(first: Lifted) -> tuple[Fused, list[Room]]:
+        """All passes over a model, and the room for constants that each had."""
         last, rooms = first, list[Room]()
 
         def once(model: ModelProto) -> Fused:
@@ -149,24 +149,22 @@ def fuse(
 
         fused = settle(first.model, once, source.naming)
         fused = replace(fused, lifted=last) if last.model is fused.model else fused
-        return fused, not any(room.short for room in rooms)
+        return fused, rooms
 
-    def with_regions(first: Lifted) -> tuple[Fused, bool]:
-        """All passes and regions, and whether there was room for all constants."""
-        done, room = passes(first)
+    def with_regions(first: Lifted) -> tuple[Fused, list[Room]]:
+        """All passes and regions, and the room for constants that each had."""
+        done, rooms = passes(first)
         wanted = catalogue.level >= REGIONS and catalogue.target.functions
         if not wanted and source.limit is None:
-            return done, room
+            return done, rooms
         # What brings the rooms of regions and kernels, which no other level asks for.
         from .recomputing import recomputing
         from .regional import regional
 
-        again: list[bool] = [room]
-
         def more(model: ModelProto) -> Fused:
             read = first.again(model)
-            after, enough = passes(read)
-            again.append(enough)
+            after, others = passes(read)
+            rooms.extend(others)
             return after if after.lifted is not None else replace(after, lifted=read)
 
         def regions(fused: Fused) -> Fused:
@@ -174,7 +172,7 @@ def fuse(
             return regional(first, source.naming, fused, banned, last, why)
 
         whole = recomputing(first, done, source.limit, source.naming, banned, regions if wanted else None)
-        return whole, all(again)
+        return whole, rooms
 
     few = by_blocks(source, banned, with_regions) if source.limit is None else None
     return few or with_regions(source.lifted)[0]

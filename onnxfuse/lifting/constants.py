@@ -14,6 +14,7 @@ from onnx.external_data_helper import ExternalDataInfo
 
 from onnxfuse.model.schema import attribute_value
 from onnxfuse.model.types import CONSTANTS
+from onnxfuse.terms.blockwise import Blockwise
 from onnxfuse.terms.term import REAL, SMALL, Array, Term, numpy_dtype
 
 from .view import View
@@ -48,26 +49,24 @@ _STORED: Mapping[int, str] = {
 """Element types whose bytes in raw_data are NumPy's own: most small constants are of these, and there are many."""
 
 
-def constant_term(view: View, name: str, tensor: TensorProto) -> Term:
-    """The term of an initializer; elements of a large or external one are read only on demand."""
+def constant_term(view: View, name: str, tensor: TensorProto, own: Blockwise | None = None) -> Term:
+    """The term of an initializer; elements of a large or external one are read only on demand, and those of one that
+    each of several blocks has its `own` of are not."""
     dims = tuple(tensor.dims)
     small = math.prod(dims) <= SMALL
     if tensor.data_type not in NUMERIC:
         return view.terms.input(name, dims, tensor.data_type)
-    load = reader(tensor, view.base_dir)
-    if _is_missing(tensor, view.base_dir):
+    load: Callable[[], Array] | Blockwise = own or reader(tensor, view.base_dir)
+    if is_missing(tensor, view.base_dir):
         if tensor.data_type not in REAL:
             view.unread.add(name)
             return view.terms.input(name, dims, tensor.data_type)
-        load = partial(_unread, view, name, dims)
-    apart = view.asked is not None and name in view.asked.apart
-    if small and tensor.data_location != TensorProto.EXTERNAL and not apart:
-        return view.terms.constant(load(), tensor.data_type)
-    if view.asked is not None:
-        load = view.asked.telling(name, load)
-    if apart:
-        return view.terms.apart(name, np.arange(math.prod(dims)).reshape(dims), tensor.data_type, load)
-    return view.terms.stored(name, dims, tensor.data_type, load)
+        load = own or partial(_unread, view, name, dims)
+    if not small or tensor.data_location == TensorProto.EXTERNAL:
+        return view.terms.stored(name, dims, tensor.data_type, load)
+    if isinstance(load, Blockwise):
+        return view.terms.blockwise(load, dims, tensor.data_type)
+    return view.terms.constant(load(), tensor.data_type)
 
 
 def known_term(view: View, name: str, tensor: TensorProto, before: View) -> Term | None:
@@ -91,7 +90,7 @@ def reader(tensor: TensorProto, base_dir: Path | None) -> Callable[[], Array]:
     return load
 
 
-def _is_missing(tensor: TensorProto, base_dir: Path | None) -> bool:
+def is_missing(tensor: TensorProto, base_dir: Path | None) -> bool:
     """Is the file that holds a tensor not there?"""
     if tensor.data_location != TensorProto.EXTERNAL:
         return False

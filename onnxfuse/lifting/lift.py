@@ -26,9 +26,9 @@ from onnxfuse.model.symbols import (
     single,
 )
 from onnxfuse.targets.integer_kernels import PROVIDERS, integer_nodes
+from onnxfuse.terms.blockwise import Families
 from onnxfuse.terms.term import Term, Terms
 
-from .asked import Asked
 from .carried import Given, given, lasting, met
 from .constants import constant_term, known_term
 from .effects import Effects
@@ -46,12 +46,12 @@ def lift(
     effects: Effects | None = None,
     catalogue: Catalogue | None = None,
     *,
-    asked: Asked | None = None,
+    families: Families | None = None,
     before: View | None = None,
 ) -> View:
     """The terms of every value of a scope; `effects` are those of its model, if they are known already.  With a
-    catalogue, nodes of other domains are read as what it says that they mean; `asked` see View.  What another reading
-    (`before`) has found of initializers that are the same is not found once more.
+    catalogue, nodes of other domains are read as what it says that they mean; `families` see View.  What another
+    reading (`before`) has found of initializers that are the same is not found once more.
 
     Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
     are taken for different, until an op needs them to be equal.  What an op needs to be short, is."""
@@ -61,8 +61,8 @@ def lift(
     # Files of other targets run wherever they are opened.
     providers = PROVIDERS if catalogue is None or catalogue.target.name != "ort" else (catalogue.target.provider,)
     shared, integer = shared_values(graph, of_nodes), integer_nodes(graph, *providers)
-    view = View(graph, Terms(), base_dir, parent, shared=shared, effects=of_nodes, unread=unread)
-    view.catalogue, view.integer, view.asked = catalogue, integer, asked
+    view = View(graph, Terms(families), base_dir, parent, shared=shared, effects=of_nodes, unread=unread)
+    view.catalogue, view.integer, view.families = catalogue, integer, families
     _lift_initializers(view, before)
     start = Rewind(view)
     start.mark()
@@ -227,7 +227,8 @@ def _lift_initializers(view: View, before: View | None) -> None:
     for name, tensor in graph.initializers.items():
         if name not in overridable:
             known = known_term(view, name, tensor, before) if before is not None else None
-            view.define(name, known or constant_term(view, name, tensor), tensor.data_type)
+            own = view.families.of(name, tensor.doc_string) if view.families is not None else None
+            view.define(name, known or constant_term(view, name, tensor, own), tensor.data_type)
 
 
 def _lift(view: View, known: _Known, steps: Mapping[str, Given]) -> None:

@@ -19,9 +19,9 @@ from onnx import ModelProto
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.model import inside
 from onnxfuse.model.graph import roots, scopes_of_copy
+from onnxfuse.terms.blockwise import Families
 from onnxfuse.terms.term import Term
 
-from .asked import Asked
 from .effects import Effects
 from .lift import lift
 from .view import View
@@ -48,17 +48,17 @@ class Lifted:
         model: ModelProto,
         base_dir: Path | None = None,
         catalogue: Catalogue | None = None,
-        asked: Asked | None = None,
+        families: Families | None = None,
         before: Mapping[str, View] = MappingProxyType({}),
     ) -> Lifted:
-        """Lift every scope of a model (`lift`); `asked` takes note of constants that are read, `before` are the scopes
-        of another reading by their paths."""
+        """Lift every scope of a model (`lift`); `families` are the constants of which each block has its own, `before`
+        the scopes of another reading by their paths."""
         effects = Effects.of(model)
         views: dict[int, View] = {}
         for graph in (graph for root in roots(model) for graph in root.scopes()):
             parent = views[id(graph.parent)] if graph.parent is not None else None
             known = before.get(graph.path)
-            views[id(graph)] = lift(graph, base_dir, parent, effects, catalogue, asked=asked, before=known)
+            views[id(graph)] = lift(graph, base_dir, parent, effects, catalogue, families=families, before=known)
         unfolded = [term for view in views.values() for term in view.terms if term.constant and term.load is None]
         return Lifted(model, base_dir, tuple(views.values()), unfolded)
 
@@ -66,7 +66,7 @@ class Lifted:
         """Another model, read in the same way."""
         main = self.views[0]
         return Lifted.of(
-            model, self.base_dir, main.catalogue, main.asked, {view.graph.path: view for view in self.views}
+            model, self.base_dir, main.catalogue, main.families, {view.graph.path: view for view in self.views}
         )
 
     def copy(self) -> tuple[ModelProto, list[View]]:

@@ -22,10 +22,11 @@ from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.op_traits import BROADCAST, COERCED, DECLARES_DTYPE, FOLDABLE
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from onnxfuse.model.standard import STANDARD, in_onnx
-from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.fold import decided
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.normal.normal import fold, make, reshape, slice_axis
+from onnxfuse.terms.normal.ranges import throughout
 from onnxfuse.terms.shape_values import shape_data
 from onnxfuse.terms.term import REAL, SMALL, Array, Term, Terms, same_shape, static
 
@@ -167,8 +168,7 @@ def _repeated(term: Term) -> float | None:
     dims = static(term.shape) if term.op == "Constant" else None
     if dims is None or not 1 < math.prod(dims) <= LOOKED_INTO:
         return None
-    values = value_of(term).ravel()
-    return float(values[0]) if (values == values[0]).all() else None
+    return decided(term, throughout)
 
 
 def _value_dtype(view: View, node: NodeProto, dtype: int) -> int:

@@ -14,10 +14,11 @@ from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.symbols import renamed
+from onnxfuse.terms.blockwise import Families
+from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 
-from .asked import Asked
 from .effects import Effect
 
 
@@ -52,8 +53,8 @@ class View:
     learned: Mapping[str, Dim] = field(default_factory=dict)
     """Symbols of the scopes around this one → what they are wherever this one runs."""
 
-    asked: Asked | None = None
-    """Notes of which constants the elements are wanted."""
+    families: Families | None = None
+    """The constants of which each block has its own, where a few blocks stand for all."""
 
     within: bool = False
     """Is it a body that is looked into from outside (`bodies`)?"""
@@ -117,7 +118,7 @@ class View:
                 dtype, shape = view.dtypes.get(name, outer.dtype), self._seen(outer.shape)
                 if outer.op == "Constant" and outer.load is not None:
                     if outer.scalar is not None or outer.data is not None:
-                        return self.terms.constant(outer.load(), dtype), dtype
+                        return self.terms.constant(value_of(outer), dtype), dtype
                     return self.terms.stored(name, outer.shape or (), dtype, outer.load), dtype
                 if outer.data is not None:
                     sizes = [renamed(size, self.learned) for size in outer.data.ravel()]

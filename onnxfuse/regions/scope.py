@@ -15,6 +15,7 @@ from onnxfuse.lifting.view import View
 from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.op_traits import TRANSCENDENTAL
 from onnxfuse.model.types import numpy_name
+from onnxfuse.terms.blockwise import Blockwise
 from onnxfuse.terms.term import Term
 
 from . import measure
@@ -157,8 +158,8 @@ class Scope:
             tensor = next((a.t for a in graph.nodes[node].attribute if a.name == "value"), None)
         if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
             return None
-        if self.view.asked is not None and node is None:
-            self.view.asked.wanted(name)
+        if node is None and isinstance(term.load, Blockwise):
+            term.load.looked_at()
         bare = TensorProto()
         bare.CopyFrom(tensor)
         bare.ClearField("name")

@@ -17,13 +17,15 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxfuse.language.functions import Functions
+from onnxfuse.lifting.constants import reader
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import DOMAIN, Names, family
 from onnxfuse.model.op_traits import CASTS
 from onnxfuse.model.schema import make_attribute, tensor
-from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.blockwise import Blockwise
+from onnxfuse.terms.fold import folded
 from onnxfuse.terms.term import HALF, REAL, Array, Term, UnknownValueError
 
 from .available import Available
@@ -94,7 +96,7 @@ class Draft:
 
         Raises UnrealisableError, with nothing added, if the elements of a constant are not known."""
         try:
-            constants = {name: tensor(value_of(term), name, dtype) for name, (term, dtype) in plan.constants.items()}
+            constants = {name: initializer(term, name, dtype) for name, (term, dtype) in plan.constants.items()}
         except UnknownValueError as error:
             raise UnrealisableError(str(error)) from error
         self.constants |= constants
@@ -108,6 +110,17 @@ class Draft:
         plan.available.keep()
         plan.names.keep()
         return plan.value
+
+
+def initializer(term: Term, name: str, dtype: int) -> TensorProto:
+    """What a constant term is stored as; where each block has its own, it is noted how that is computed."""
+    value = folded(term)
+    if not isinstance(value, Blockwise):
+        return tensor(value, name, dtype)
+    own = value.written(dtype, lambda array: reader(tensor(array, "", dtype), None)())
+    made = tensor(own.here, name, dtype)
+    made.doc_string = own.tag
+    return made
 
 
 @dataclass

@@ -6,7 +6,7 @@ Of a chain only what something else reads is stored: the rest of it goes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from onnx import ModelProto, NodeProto
@@ -18,7 +18,7 @@ from onnxfuse.model import inside
 from onnxfuse.model.graph import read_by
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
-from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.fold import folded
 from onnxfuse.terms.term import SMALL, Term, UnknownValueError, numpy_dtype, static
 
 LARGEST = 1 << 26
@@ -30,15 +30,20 @@ class Room:
     """Bytes that constants may still add to a file."""
 
     left: int
+    before: int = 0
+    """Bytes that were added before."""
     short: bool = False
     """Was there a constant for which there was none?"""
+    taken: dict[str, int] = field(default_factory=dict)
+    """The values that are stored → the bytes that each adds."""
 
     @staticmethod
     def of(model: ModelProto, original: Lifted, growth: int) -> Room:
         """What is left of the growth that is allowed to an original when the file is what it is now."""
         if model is original.model:
             return Room(growth)
-        return Room(growth - max(inside.total(model) - original.bytes, 0))
+        before = max(inside.total(model) - original.bytes, 0)
+        return Room(growth - before, before)
 
 
 def stored(
@@ -59,6 +64,7 @@ def stored(
             room.short = room.short or growth > room.left
             if growth <= room.left and _known(found.current[name]):
                 room.left -= max(growth, 0)
+                room.taken[name] = max(growth, 0)
                 made.add(name)
             else:
                 wanted.update(read_by(node))
@@ -85,7 +91,7 @@ def _known(term: Term) -> bool:
     if prod(static(term.shape) or (LARGEST + 1,)) > LARGEST:
         return False
     try:
-        value_of(term)
+        folded(term)
     except UnknownValueError:
         return False
     return True

@@ -7,16 +7,19 @@ core depend on it.  An op that is not listed is never folded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from onnxfuse.model.dims import END
 
-from .term import REAL, Array, Term, UnknownValueError, numpy_dtype
+from .blockwise import Blockwise
+from .term import REAL, Array, Term, UnknownValueError, numpy_dtype, static
+
+_Answer = TypeVar("_Answer", bound=Hashable)
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -206,9 +209,25 @@ _OTHER: dict[str, Callable[[list[Array], Mapping[str, Any], Term], Any]] = {
 
 
 def value_of(term: Term) -> Array:
-    """The elements of a constant term, folded on demand; floats in float64.
+    """The elements of a constant term, folded on demand, to be looked at; floats in float64.
 
-    Raises UnknownValueError for a term that is not `constant`, or turns out not to be: it is not from then on."""
+    Raises UnknownValueError for a term that is not `constant`, or turns out not to be: it is not from then on; and
+    UnevenError where each of several blocks has its own, and they differ."""
+    found = folded(term)
+    return found.looked_at() if isinstance(found, Blockwise) else found
+
+
+def decided(term: Term, question: Callable[..., _Answer], *asked: Hashable) -> _Answer:
+    """What a question (elements, *asked) is answered of a constant term, by each of several blocks if it is one's.
+
+    Raises UnknownValueError as `value_of` does, and UnevenError where blocks answer differently."""
+    found = folded(term)
+    return found.family.answer(question, *asked) if isinstance(found, Blockwise) else question(found, *asked)
+
+
+def folded(term: Term) -> Array | Blockwise:
+    """The elements of a constant term, or how those of each block are computed.  Raises UnknownValueError, see
+    `value_of`."""
     stack = [term]
     while stack:
         top = stack[-1]
@@ -219,18 +238,40 @@ def value_of(term: Term) -> Array:
             if top.load is None:
                 top.load = _folded(top)
     assert term.load is not None
-    return term.load()
+    return term.load if isinstance(term.load, Blockwise) else term.load()
 
 
-def _folded(term: Term) -> Callable[[], Array]:
+def _folded(term: Term) -> Callable[[], Array] | Blockwise:
     """What gives the elements of a term whose arguments are known."""
     try:
         if not term.constant:
             raise ValueError(f"{term!r} is not a constant")
-        arrays = [a.load() if a.load is not None else None for a in term.args]
+        found = [None if a.load is None else a.load if isinstance(a.load, Blockwise) else a.load() for a in term.args]
+        if any(isinstance(one, Blockwise) for one in found) and (own := _blockwise(term, found)) is not None:
+            return own
+        arrays = [one.looked_at() if isinstance(one, Blockwise) else one for one in found]
         array = evaluate(term.op, arrays, dict(term.attrs), term)
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
         # What a node computes of constants may be undefined; it is for the runtime to say so, if it ever runs it.
         term.constant = False
         raise UnknownValueError(f"{term!r} cannot be computed: {error}") from error
     return lambda: array
+
+
+def _blockwise(term: Term, found: Sequence[Array | Blockwise | None]) -> Blockwise | None:
+    """How each block's elements are computed, where nothing but real numbers flows into real numbers: of these it
+    depends neither whether that can be done, nor of which shape the result is.  None for anything else."""
+    dims, op, attrs = static(term.shape), term.op, dict(term.attrs)
+    own = {a: one for a, one in zip(term.args, found, strict=True) if isinstance(one, Blockwise)}
+    if dims is None or math.prod(dims) <= 1 or op in _COUNTING or any(a.dtype not in REAL for a in (term, *own)):
+        return None
+
+    def compute(arrays: Sequence[Array | None]) -> Array:
+        return evaluate(op, arrays, attrs, term).reshape(dims)
+
+    families = next(iter(own.values())).family.families
+    return families.derived((op, term.attrs, dims, term.dtype), found, compute)
+
+
+_COUNTING = frozenset({"Range"})
+"""Ops of real numbers by which a result has more elements or fewer."""

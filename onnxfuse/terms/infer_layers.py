@@ -10,6 +10,7 @@ import numpy as np
 from onnxfuse.model.dims import Dim, Shape, broadcast, exact, floor_divide
 from onnxfuse.model.einsum import dims_of, letters_of
 
+from .fold import value_of
 from .infer_table import Inferred, normal_axis, rule, unknown_rank
 from .term import Attributes, Term, Terms
 
@@ -125,7 +126,7 @@ def _resized(args: list[Term]) -> list[Any] | None:
     scales = args[min(len(args) - 1, 2)]
     if len(args) == 1 or scales.op != "Constant" or scales.load is None:
         return None
-    return list(scales.load())
+    return list(value_of(scales))
 
 
 def _scaled(terms: Terms, dim: Dim, scale: float) -> Dim:

@@ -28,6 +28,8 @@ from onnxfuse.model.schema import Attrs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .blockwise import Blockwise, Families
+
 REAL = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 INTEGER = frozenset({TensorProto.INT64, TensorProto.INT32})
@@ -41,8 +43,9 @@ _LEVEL = (1 << WIDTH) - 1
 _ALL = (1 << LEVELS * WIDTH) - 1
 _EVERY = sum(1 << level * WIDTH for level in range(LEVELS))
 
-APART, STORED = "apart", "stored"
-"""What the key of a constant begins with that is known by name: of a small one, and of a large one."""
+BLOCKWISE, STORED = "blockwise", "stored"
+"""What the key of a constant begins with whose elements are not known: of a small one of which each block has its own,
+and of one that is known by name."""
 CLOSED = ("closed",)
 """The key of a sum or product that is one operand of a longer one, and not taken apart: several nodes use its value."""
 Attributes: TypeAlias = Mapping[str, Any]
@@ -69,7 +72,8 @@ class Term:
     data: Array | None
     constant: bool
     below: int
-    load: Callable[[], Array] | None
+    load: Callable[[], Array] | Blockwise | None
+    """What gives the elements of a constant; a Blockwise is one of which each block has its own."""
 
     def __repr__(self) -> str:
         if self.scalar is not None:
@@ -103,20 +107,7 @@ class Term:
     @property
     def by_content(self) -> bool:
         """Is it a constant that is known by its elements, which it has?"""
-        return self.op == "Constant" and isinstance(self.key, tuple) and self.key[0] not in (APART, STORED)
-
-    @property
-    def order(self) -> Array | None:
-        """Of a small constant that is known to equal no other (`Terms.apart`), which of its elements stands where."""
-        if not isinstance(self.key, tuple) or self.key[:1] != (APART,):
-            return None
-        _, _, shape, order = self.key
-        return np.frombuffer(order, np.float64).reshape(shape)
-
-    @property
-    def known_as(self) -> str:
-        """The name of such a constant."""
-        return str(self.key[1]) if isinstance(self.key, tuple) else ""
+        return self.op == "Constant" and isinstance(self.key, tuple) and self.key[0] not in (BLOCKWISE, STORED)
 
     @property
     def real(self) -> bool:
@@ -130,7 +121,9 @@ class Term:
 class Terms:
     """The table that makes equal expressions the same object."""
 
-    def __init__(self) -> None:
+    def __init__(self, families: Families | None = None) -> None:
+        """`families` are those of constants of which each block has its own, where there are any."""
+        self.families = families
         self._table: dict[tuple[Any, ...], Term] = {}
         self.seen: dict[str, int] = {}
         """The ops that terms are of, and the bit that stands for each."""
@@ -212,7 +205,7 @@ class Terms:
         key: object = None,
         data: Array | None = None,
         scalar: float | None = None,
-        load: Callable[[], Array] | None = None,
+        load: Callable[[], Array] | Blockwise | None = None,
     ) -> Term:
         """Intern a term as it is, with no rewriting; `key` tells apart what op, arguments and attributes do not."""
         args = tuple(args)
@@ -254,6 +247,8 @@ class Terms:
             else:
                 with np.errstate(invalid="ignore"):  # a signalling NaN is one all the same
                     key = ("real", shape, array.astype("f8").tobytes())
+                if self.families is not None and 1 < array.size <= SMALL:
+                    self.families.common(array)
         data = array.astype(object) if dtype in (*INTEGER, TensorProto.BOOL) and array.size <= 64 else None
         # A model may have a million constants: a method of the array is a fifth of a function that returns it.
         return self.raw("Constant", shape=shape, dtype=dtype, key=key, scalar=scalar, data=data, load=array.view)
@@ -265,15 +260,15 @@ class Terms:
             "Constant", shape=shape, dtype=dtype, key=other.key, scalar=other.scalar, data=data, load=other.load
         )
 
-    def stored(self, name: object, shape: Shape, dtype: int, load: Callable[[], Array]) -> Term:
+    def stored(self, name: object, shape: Shape, dtype: int, load: Callable[[], Array] | Blockwise) -> Term:
         """A constant known by name, whose elements are read only when somebody asks for them."""
         return self.raw("Constant", shape=shape, dtype=dtype, key=(STORED, name), load=load)
 
-    def apart(self, name: str, order: Array, dtype: int, load: Callable[[], Array]) -> Term:
-        """A small constant that is known to equal no other, read only when somebody asks for its elements; `order` says
-        which of them stands where."""
-        key = (APART, name, order.shape, order.astype(np.float64).tobytes())
-        return self.raw("Constant", shape=order.shape, dtype=dtype, key=key, load=load)
+    def blockwise(self, own: Blockwise, shape: Shape, dtype: int) -> Term:
+        """A small constant of real numbers of which each block has its own.  Raises UnevenError where it is another's
+        in some blocks alone."""
+        own = own.family.families.small(own)
+        return self.raw("Constant", shape=shape, dtype=dtype, key=(BLOCKWISE, own.family.number, own.block), load=own)
 
     def number(self, value: float, dtype: int, rank: int = 0) -> Term:
         """A constant of one element and the given rank."""

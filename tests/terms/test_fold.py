@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxfuse.model.op_traits import FOLDABLE
-from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.fold import decided, value_of
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import Term, Terms, UnknownValueError
 
@@ -202,3 +202,16 @@ def test_real_numbers_are_folded_in_double_precision() -> None:
     terms = Terms()
     third = terms.raw("Reciprocal", [terms.constant(np.array(3, np.float16), 10)], shape=(), dtype=10)
     assert value_of(third) == 1 / 3
+
+
+def test_a_question_of_a_constant_that_is_computed() -> None:
+    terms = Terms()
+    x = terms.stored("x", (2, 3), DOUBLE, lambda: X)
+    doubled = terms.raw("Add", [x, x], shape=(2, 3), dtype=DOUBLE)
+    assert decided(doubled, _largest, 2) == 2 * X[:2].max()
+    with pytest.raises(UnknownValueError):
+        decided(terms.input("y", (2, 3), DOUBLE), _largest, 2)
+
+
+def _largest(values: NDArray[Any], rows: int) -> float:
+    return float(values[:rows].max())

@@ -21,9 +21,11 @@ the blocks between.  What is decided for the whole model at once is made a matte
                      block have to lie in the file in the same order, or the run ends there (`codes`)
     equal constants  are one, the first in the file is read: it is kept, though its block is not (`few`); one that
                      Identities name anew is itself (`codes`)
-    contents         small ones are in the code of a node, unless nothing else in the model equals them; whatever is not
-                     and is asked for while blocks are fused has to be equal in all of them (`onnxfuse.lifting.asked`)
-    room             bytes by which constants may enlarge the file must not have run out
+    contents         small ones are in the code of a node, unless nothing else in the model equals them.  Of others
+                     (`weights`) nobody sees the elements of one block: what is asked of them is asked of all blocks,
+                     and must be answered alike; what is computed of them is computed for each when it is written
+                     (`onnxfuse.terms.blockwise`)
+    room             bytes by which constants may enlarge the file must be enough for what all blocks would take of them
     outputs          whether a value is one is in the code; nothing behind a run reads a block left out
     bans             which rules are banned at a value is in the code: a run ends at the one block they concern
 

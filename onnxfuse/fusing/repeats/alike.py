@@ -7,9 +7,11 @@ which stands behind the gap, each has to be the one before it with every name on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from onnx import NodeProto
+from onnx import GraphProto, NodeProto
+
+from onnxfuse.terms.blockwise import Blockwise, Families, Family
 
 from .codes import Place
 from .few import Few
@@ -36,6 +38,8 @@ class Ref:
     """Where there is a slot: how many nodes before the block's first one that is written a new node stands."""
     slot: int | None = None
     """A new value: the output of that node."""
+    own: Blockwise | None = None
+    """A new constant of which each block has its own."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,25 @@ class Template:
 class Written:
     """What fusing few blocks gave."""
 
-    def __init__(self, few: Few, nodes: Sequence[NodeProto], given: Mapping[str, tuple[str, str]]) -> None:
-        """`given` are the names of new values, see `Naming`."""
+    def __init__(
+        self, few: Few, graph: GraphProto, given: Mapping[str, tuple[str, str]], families: Families | None
+    ) -> None:
+        """`given` are the names of new values, see `Naming`; `families` the constants that each block has its own of.
+
+        Raises DifferentError where one of these is there twice."""
+        nodes = list(graph.node)
         self.few, self.nodes, self.place = few, nodes, few.codes.place
+        self.constants: dict[str, Blockwise] = {}
+        """New initializers of which each block has its own."""
+        self.types: dict[Family, int] = {}
+        """And of which element type they are."""
+        for tensor in graph.initializer:
+            own = families.of(tensor.name, tensor.doc_string) if families is not None else None
+            if own is not None and tensor.name not in few.codes.initializers:
+                self.constants[tensor.name], self.types[own.family] = own, tensor.data_type
+        unnamed = [own for name, own in self.constants.items() if name not in self.place]
+        if len(set(unnamed)) < len(unnamed):
+            raise DifferentError("a constant of a block is there twice")
         self.made = {
             name: (at, slot)
             for at, node in enumerate(nodes)
@@ -131,6 +151,12 @@ class Written:
         """What three blocks in a row read or give at the same place."""
         if not names[0]:
             return Ref()
+        own = [self.constants.get(name) for name in names]
+        if any(own):
+            if own[0] is None or own != [replace(own[0], block=own[0].block + n) for n in range(len(own))]:
+                raise DifferentError(f"{names[0]} and {names[1]} or {names[2]} are not computed alike", run)
+            if names[0] not in self.place:
+                return Ref(own=own[1])
         made = [self.made.get(name) for name in names]
         if made[0] is not None and None not in made:
             (at, slot), back = made[0], starts[0] - made[0][0]

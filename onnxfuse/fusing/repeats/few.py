@@ -131,13 +131,13 @@ def _first(codes: Codes, runs: list[Run]) -> set[str]:
         for node in range(run.start, run.start + run.period):
             for slot, edge in enumerate(codes.edges[node]):
                 name = codes.shifted((node, ~slot), run, 0)
-                if edge == (node, ~slot) and name in order and _by_content(codes.initializers[name], codes):
+                if edge == (node, ~slot) and name in order and by_content(codes.initializers[name], codes):
                     alike = (codes.shifted(edge, run, block) for block in range(run.count))
                     found.add(min(alike, key=order.__getitem__))
     return found
 
 
-def _by_content(tensor: TensorProto, codes: Codes) -> bool:
+def by_content(tensor: TensorProto, codes: Codes) -> bool:
     """Is a constant compared by what it holds?"""
     outside = tensor.data_location == TensorProto.EXTERNAL
     return not outside and math.prod(tensor.dims) <= SMALL and tensor.name not in codes.apart

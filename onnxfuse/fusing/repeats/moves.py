@@ -6,15 +6,17 @@ block so many after the last one before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from onnx import NodeProto
 
 from onnxfuse.model.walk import name_of
+from onnxfuse.terms.blockwise import Blockwise, Family
 
 from .alike import DifferentError, Template
 from .few import Few
-from .runs import HEAD, Run
+from .runs import HEAD, TAIL, Run
 
 
 class Moves:
@@ -24,7 +26,6 @@ class Moves:
         """`given` are the names of values that passes have made, see `Naming`."""
         self.few, self.codes, self.templates, self._given = few, few.codes, templates, given
         self._of_run = {template.run: template for template in templates}
-        self._by_name: dict[str, int | None] = {}
 
     def node_at(self, node: int, at: int) -> int:
         """The node of the whole that node `node` of it is meant to be where the node written `at` speaks of it."""
@@ -51,6 +52,22 @@ class Moves:
         node = self._moved(place[0], run, at >= template.stop)
         return self.codes.shifted((node, place[1]), run, 0)
 
+    def constant_at(self, own: Blockwise, at: int) -> tuple[Family, int]:
+        """A new constant and the block of the whole that it is of, where the node written `at` reads it."""
+        for run, template in self._of_run.items():
+            if run == own.family.row:
+                behind = at >= template.stop and own.block >= 1
+                return own.family, own.block + run.gap if behind else own.block
+        raise DifferentError("a constant is of no run")
+
+    def constant_of(self, own: Blockwise, like: str, name: str) -> tuple[Family, int]:
+        """The same of what is called `name`, a value of the original, if it is like another of these."""
+        one, other = self.codes.place[like][0], self.codes.place[name][0]
+        run = self.few.run_of(one)
+        if run is None or run != own.family.row:
+            raise DifferentError(f"{like} is computed of what is in no block of its own")
+        return own.family, own.block - run.block(one) + (other - run.start) // run.period
+
     def node_in(self, node: int, run: Run, blocks: int) -> int:
         """The counterpart of a node, so many blocks on.  Raises DifferentError where it has none."""
         if node not in run:
@@ -76,18 +93,51 @@ class Moves:
             raise DifferentError(f"{name} is none of the original's values")
         return value, added
 
+    def to_the_end(self, values: Iterable[str], near: Iterable[str], step: int, blocks: int) -> set[str]:
+        """Of the values that name a match, so many blocks on, those of all blocks from one to the last, if it is named
+        by all of these that are worked on: it is part of a sum that goes on through all of them.
+
+        `near` are the values that name the match of the block before it (`step` -1) or behind it (1): those of one
+        block more or less, where a match that is named by so many blocks would have as many."""
+        found, others = self._by_offset(values), self._by_offset(near)
+        result = set[str]()
+        for key, few in found.items():
+            (run, offset, slot, added), first = key, min(few)
+            other, wanted = others.get(key, set()), range(first + step, HEAD + TAIL)
+            if first <= HEAD and few == {*range(first, HEAD + TAIL)} and (other == {*wanted} or len(few) > HEAD):
+                nodes = (run.start + block * run.period + offset for block in range(first + blocks, run.count))
+                result |= {self.codes.shifted((node, slot), run, 0) + added for node in nodes}
+        return result
+
+    def _by_offset(self, values: Iterable[str]) -> dict[tuple[Run, int, int, str], set[int]]:
+        """Which blocks values are of, by where in them and by what is added to a name."""
+        found: dict[tuple[Run, int, int, str], set[int]] = {}
+        for name in values:
+            value, added = self.told(name)
+            node, slot = self.codes.place[value]
+            if (run := self.few.run_of(node)) is not None:
+                found.setdefault((run, (node - run.start) % run.period, slot, added), set()).add(run.block(node))
+        return found
+
     def index(self, name: str) -> int:
         """The node of a name, or of a first output where it has none.  Raises DifferentError if there are several."""
-        if not self._by_name:
-            known: dict[str, int | None] = {}
-            for index, node in enumerate(self.codes.nodes):
-                own = name_of(node)
-                known[own] = None if own in known else index
-            self._by_name = known
-        found = self._by_name.get(name)
+        found = self._named.get(name)
         if found is None:
             raise DifferentError(f"several nodes are called {name}")
         return found
+
+    @cached_property
+    def _named(self) -> Mapping[str, int | None]:
+        """The nodes by their names; None for several of one name."""
+        known: dict[str, int | None] = {}
+        for index, node in enumerate(self.codes.nodes):
+            own = name_of(node)
+            known[own] = None if own in known else index
+        return known
+
+    def name_in(self, name: str, run: Run, blocks: int) -> str:
+        """What a node is called in another block if one of the original has lent it its name; else the empty string."""
+        return self.codes.nodes[self.node_in(self.index(name), run, blocks)].name if name in self._named else ""
 
     def names(self, nodes: Sequence[int]) -> tuple[str, ...]:
         """What nodes are called."""

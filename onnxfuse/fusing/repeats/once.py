@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Callable, Sequence
 
 from onnxfuse.fusing.fused import Banned, Blocks, Fused
 from onnxfuse.fusing.source import Source
-from onnxfuse.lifting.asked import Asked
 from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.rewriting.stored import Room
+from onnxfuse.terms.blockwise import UnevenError
 
 from .alike import DifferentError
 from .few import Few
-from .whole import check_content, whole
+from .runs import HEAD, Run
+from .weights import Weights
+from .whole import whole
 
 ATTEMPTS = 3
 """Times that few blocks are fused, each without the runs that turned out to be uneven before."""
 
 
-def once(source: Source, banned: Banned, passes: Callable[[Lifted], tuple[Fused, bool]]) -> Fused | None:
+def once(source: Source, banned: Banned, passes: Callable[[Lifted], tuple[Fused, Sequence[Room]]]) -> Fused | None:
     """The model fused; None where all of it has to be worked on.
 
-    `passes` fuse what they are given, and say whether there was room for all constants."""
+    `passes` fuse what they are given, and tell the room that each had for constants."""
     without = list(source.uneven)
     for _ in range(ATTEMPTS if source.repeats else 0):
         few = Few.of(source.model, banned, without)
         if few is None:
             return None
-        # What blocks do not have in common is told when it is asked for: most of the work is then still to be done.
-        asked = Asked(few.codes.apart, cache(partial(check_content, few, source.base_dir)))
+        # That blocks are unlike is found out when a weight is asked: most of the work is then still to be done.
+        families = Weights(few, source.base_dir).families
         try:
-            lifted = Lifted.of(few.model, source.base_dir, source.catalogue, asked)
-            fused, room = passes(lifted)
-            if not room:
-                raise DifferentError("there is no room for all constants")
+            lifted = Lifted.of(few.model, source.base_dir, source.catalogue, families)
+            fused, rooms = passes(lifted)
+            if not all(_enough(room, few) for room in rooms):
+                raise DifferentError("there may be no room for all constants")
             if fused.unread:
                 raise DifferentError(f"the elements of {min(fused.unread)} are wanted, and are not there")
             made, copies = whole(few, fused, source.naming, lifted.views[0])
-        except DifferentError as error:
-            uneven = few.runs if error.run is None else [error.run]
+        except (DifferentError, UnevenError) as error:
+            uneven = _uneven(error) or few.runs
             without += uneven
             if not banned:
                 source.uneven += uneven
@@ -46,3 +48,26 @@ def once(source: Source, banned: Banned, passes: Callable[[Lifted], tuple[Fused,
         made.blocks = Blocks(lifted, fused, few.spread(), copies)
         return made
     return None
+
+
+def _enough(room: Room, few: Few) -> bool:
+    """Would what is left of the room be enough for all blocks?"""
+    if not room.taken or room.short:
+        return not room.short
+    most = max(run.count for run in few.runs)
+    wanted = -(-room.before * most // HEAD)  # the first blocks that are alike have added as much, each of them
+    for name, size in room.taken.items():
+        place = few.codes.place.get(name)
+        run = None if place is None else few.run_of(place[0])
+        middle = place is None or (run is not None and run.block(place[0]) == HEAD - 1)
+        wanted += size * (1 + (run.gap if run is not None else most) * middle)
+    return wanted <= room.left + room.before + sum(room.taken.values())
+
+
+def _uneven(error: DifferentError | UnevenError) -> list[Run]:
+    """The runs that are to be left whole for an error, or the blocks alone that are unlike others; none for all."""
+    if isinstance(error, DifferentError):
+        return [] if error.run is None else [error.run]
+    run = error.row
+    assert isinstance(run, Run)
+    return [Run(run.start + block * run.period, run.period, 1) for block in error.odd] or [run]

@@ -48,6 +48,10 @@ class Run:
         block = (node - self.start) // self.period if node >= self.start else -1
         return block if block < HEAD else min(block - self.gap, HEAD + TAIL)
 
+    def of_whole(self, block: int) -> int:
+        """The block of all that one of those that are worked on is."""
+        return block if block < HEAD else block + self.gap
+
     def __contains__(self, node: int) -> bool:
         return self.start <= node < self.stop
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -163,7 +164,7 @@ class Telling:
                 module, replaced = self._module(like.module, before, after), self.moves.names(after)
                 code = _code(like.code, self._pairs(before, after))
             mover = self._mover(runs.get(at), at, blocks)
-            matches = tuple([_moved(match, mover) for match in site.matches])
+            matches = tuple([self._named(match, mover, at, place, blocks) for place, match in enumerate(site.matches)])
             node = made[at, blocks]
             value = node.output[slots[at]]
             sites.append(FusedNode(matches, node, value, site.scope, module, code, replaced, site.term, site.dead))
@@ -176,6 +177,20 @@ class Telling:
             vanished=list(self._vanished()),
             lifted=None,
         )
+
+    def _named(self, match: Match, mover: Callable[[str], str], at: int, place: int, blocks: int) -> Match:
+        """The match that is that `place` of the site written `at`, so many blocks on."""
+        moved = _moved(match, mover)
+        if len(match.values) == 1:
+            return moved
+        template = next((t for t in self.templates if at < t.stop), None)
+        if template is None:
+            return moved
+        length = template.stop - template.first
+        step = -1 if at >= template.first else 1
+        site = self.sites.get(at + step * length)
+        near = site.matches[place].values if site is not None and place < len(site.matches) else ()
+        return _moved(moved, str, self.moves.to_the_end(match.values, near, step, blocks))
 
     def _everywhere(self, before: Sequence[int], at: int) -> list[int]:
         """The nodes that a site stands for which is there once for all blocks: what some of these compute, it does."""
@@ -357,9 +372,9 @@ def _kept(miss: NearMiss) -> str:
     return text[len(_KEPT) : -len(_NEEDED)] if text.startswith(_KEPT) and text.endswith(_NEEDED) else ""
 
 
-def _moved(match: Match, mover: Callable[[str], str]) -> Match:
-    """A match of other values."""
-    values = {mover(name) for name in match.values}
+def _moved(match: Match, mover: Callable[[str], str], further: AbstractSet[str] = frozenset()) -> Match:
+    """A match of other values, and of further ones."""
+    values = {mover(name) for name in match.values} | further
     if values == match.values:
         return match
     other = copy(match)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
-import numpy as np
-from onnx import ModelProto, NodeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxfuse.fusing.fused import Fused
 from onnxfuse.fusing.naming import Naming, named
-from onnxfuse.lifting.constants import reader
 from onnxfuse.lifting.view import View
 from onnxfuse.model.protobuf import part
+from onnxfuse.model.schema import tensor
+from onnxfuse.terms.blockwise import Family
 
 from .alike import DifferentError, Ref, Template, Written
 from .few import LISTS, Few
@@ -38,7 +37,7 @@ def whole(few: Few, fused: Fused, naming: Naming, view: View) -> tuple[Fused, li
     """The whole model fused, as few blocks of it were; also what of it each node stands for that was written for those.
 
     Raises DifferentError."""
-    written = Written(few, list(fused.model.graph.node), naming.given)
+    written = Written(few, fused.model.graph, naming.given, view.families)
     templates = [written.template(run) for run in few.runs]
     if any(one.stop > two.first for one, two in pairwise(templates)):
         raise DifferentError("what is written of two runs is mixed")
@@ -48,6 +47,7 @@ def whole(few: Few, fused: Fused, naming: Naming, view: View) -> tuple[Fused, li
     telling = Telling(fused, few, moves, templates, written, view)
     telling.annotate((line.node, line.at, line.blocks) for line in lines)
     model = _assembled(written, fused.model, lines, moves, templates)
+    model.graph.initializer.extend(writing.constants())
     made = list(model.graph.node)
     copies: list[list[NodeProto]] = [[] for _ in written.nodes]
     names: dict[tuple[int, int], NodeProto] = {}
@@ -63,6 +63,18 @@ class _Writing:
     def __init__(self, written: Written, moves: Moves, templates: Sequence[Template]) -> None:
         self.written, self.moves, self.codes = written, moves, written.few.codes
         self.templates = templates
+        self._constants: dict[str, tuple[Family, int]] = {}
+
+    def constants(self) -> Iterator[TensorProto]:
+        """New constants of which each block has its own, computed of what it has."""
+        for name, (family, block) in self._constants.items():
+            yield tensor(family.at(block), name, self.written.types[family])
+
+    def _constant(self, family: Family, block: int) -> str:
+        """What a constant of a block is called until all have names."""
+        name = _copy_of(f"onnxfuse/constant {family.number} of block", block)
+        self._constants[name] = family, block
+        return name
 
     def lines(self) -> Iterator[Line]:
         """All nodes in order."""
@@ -84,7 +96,9 @@ class _Writing:
         return _with(node, inputs, [self._value(name, at) for name in node.output])
 
     def _value(self, name: str, at: int) -> str:
-        made = self.written.made.get(name)
+        made, own = self.written.made.get(name), self.written.constants.get(name)
+        if own is not None and name not in self.written.place:
+            return self._constant(*self.moves.constant_at(own, at))
         if made is None:
             return self.moves.value_at(name, at)
         for template in self.templates:
@@ -108,7 +122,7 @@ class _Writing:
             for offset, (node, own, (read, given)) in enumerate(zip(nodes, owned, template.refs, strict=True)):
                 if own is None:
                     made = _with(node, self._names(read, template, blocks), self._names(given, template, blocks))
-                    made.name = _copy_of(node.name, blocks)
+                    made.name = self.moves.name_in(node.name, run, blocks) or _copy_of(node.name, blocks)
                 else:
                     made = self.codes.nodes[self.moves.node_in(own, run, blocks)]
                     if not steady[offset]:
@@ -124,7 +138,11 @@ class _Writing:
             if ref.place is not None:
                 if edge != (self.moves.node_in(ref.place[0], run, 0), ref.place[1]):
                     return False
-            elif ref.slot is not None or (edge is not None and (place.get(ref.name) != edge or edge[0] in run)):
+            elif (
+                ref.slot is not None
+                or ref.own is not None
+                or (edge is not None and (place.get(ref.name) != edge or edge[0] in run))
+            ):
                 return False
         return True
 
@@ -134,6 +152,8 @@ class _Writing:
     def _name(self, ref: Ref, template: Template, blocks: int) -> str:
         """What a block reads or gives, so many blocks on."""
         run = template.run
+        if ref.own is not None:
+            return self._constant(ref.own.family, ref.own.block + blocks)
         if ref.place is not None:
             return self.codes.shifted((self.moves.node_in(ref.place[0], run, blocks), ref.place[1]), run, 0)
         if ref.slot is None:
@@ -175,19 +195,31 @@ def _assembled(
     graph.value_info.extend(info for each in before.value_info if each.name in there and (info := told(each)))
     kept, inputs = {t.name: t for t in own.initializer}, {info.name for info in before.input}
     known = few.codes.initializers
-    for tensor in before.initializer:
-        if tensor.name in used or tensor.name in inputs:
-            graph.initializer.append(kept.get(tensor.name, tensor))
-    for target, new in (
-        (graph.value_info, told.added),
-        (graph.initializer, [tensor for tensor in kept.values() if tensor.name not in known]),
-    ):
-        for each in new:
-            target.append(each)
-            for name in _copies_of(each.name, written, templates):
-                target.append(each)
-                target[-1].name = name
+    for each in before.initializer:
+        if each.name in used or each.name in inputs:
+            graph.initializer.append(kept.get(each.name, each))
+    for info in told.added:
+        graph.value_info.append(info)
+        for name in _copies_of(info.name, written, templates):
+            graph.value_info.append(info)
+            graph.value_info[-1].name = name
+    for each in kept.values():
+        if each.name not in known and (each.name in written.place or each.name not in written.constants):
+            for name in (each.name, *_copies_of(each.name, written, templates)):
+                graph.initializer.append(_called(name, each, written, moves))
     return model
+
+
+def _called(name: str, like: TensorProto, written: Written, moves: Moves) -> TensorProto:
+    """A new initializer under the name of a value of the original, with what is like it among those written."""
+    own = written.constants.get(like.name)
+    if own is not None:
+        family, block = moves.constant_of(own, like.name, name)
+        return tensor(family.at(block), name, like.data_type)
+    made = TensorProto()
+    made.CopyFrom(like)
+    made.name = name
+    return made
 
 
 def _copies_of(name: str, written: Written, templates: Sequence[Template]) -> Iterator[str]:
@@ -241,18 +273,3 @@ class _Told:
     def added(self) -> list[ValueInfoProto]:
         """Declarations that the original does not have."""
         return [info for name, info in self.after.items() if name not in self.before]
-
-
-def check_content(few: Few, base_dir: Path | None, name: str) -> None:
-    """See to it that a constant whose elements are wanted is the same in all blocks.  Raises DifferentError."""
-    codes = few.codes
-    place = codes.place.get(name)
-    run = None if place is None else few.run_of(place[0])
-    if place is None or run is None:
-        return
-    first = (run.start + (place[0] - run.start) % run.period, place[1])
-    names = {codes.shifted(first, run, block) for block in range(run.count)}
-    arrays = (reader(codes.initializers[each], base_dir)() for each in names)
-    one = next(arrays)
-    if any(not np.array_equal(one, other) for other in arrays):
-        raise DifferentError(f"the elements of {name} are wanted, and those of another block are others", run)

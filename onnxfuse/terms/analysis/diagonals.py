@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxfuse.model.dims import Dim, at_least
 from onnxfuse.model.op_traits import ELEMENTWISE, FOLDABLE
-from onnxfuse.terms.fold import evaluate, value_of
+from onnxfuse.terms.fold import decided, evaluate
 from onnxfuse.terms.normal.gather import affine, broadcast_steps
 from onnxfuse.terms.term import Array, Term, static
 
@@ -70,7 +70,11 @@ def _constant(term: Term) -> Diagonals | None:
     dims = static(term.shape)
     if not dims or int(np.prod(dims)) > LARGEST or 0 in dims:
         return None
-    matrices: Array = value_of(term).reshape((-1, *(1, *dims)[-2:]))
+    return decided(term, _of_elements)
+
+
+def _of_elements(values: Array) -> Diagonals | None:
+    matrices = values.reshape((-1, *(1, *values.shape)[-2:]))
     array = matrices[0]
     if (matrices[1:] != array).any():  # all heads see the same
         return None

@@ -12,8 +12,8 @@ from itertools import permutations
 import numpy as np
 
 from onnxfuse.model.op_traits import MODERATE
-from onnxfuse.terms.fold import value_of
-from onnxfuse.terms.term import HALF, REAL, Term, static
+from onnxfuse.terms.fold import decided
+from onnxfuse.terms.term import HALF, REAL, Array, Term, static
 
 LARGEST = 1 << 24
 """Elements of a constant that are looked at; one with more may hold anything."""
@@ -86,9 +86,13 @@ class _Fills:
         dims = static(term.shape)
         if dims is None or math.prod(dims) > LARGEST:
             return True, True
-        values = np.abs(value_of(term).astype(np.float64))
-        # A factor of either sign makes a fill.
-        return bool((np.isfinite(values) & (values >= -self.bound)).any()), bool(np.isinf(values).any())
+        return decided(term, _fills, self.bound)
+
+
+def _fills(values: Array, bound: float) -> tuple[bool, bool]:
+    """A factor of either sign makes a fill."""
+    sizes = np.abs(values.astype(np.float64))
+    return bool((np.isfinite(sizes) & (sizes >= -bound)).any()), bool(np.isinf(sizes).any())
 
 
 def _parts(term: Term) -> list[Term]:

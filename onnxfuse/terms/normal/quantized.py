@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.fold import decided
 from onnxfuse.terms.infer_table import normal_axis
-from onnxfuse.terms.term import Term, UnknownValueError
+from onnxfuse.terms.term import Array, Term, UnknownValueError
 
 from .merges import merges_rows
 from .table import Applied, law, make
@@ -49,10 +49,13 @@ def _again(a: Applied) -> Term | None:
 
 def _ordinary(scale: Term) -> bool:
     try:
-        size = np.abs(value_of(scale))
+        return decided(scale, _moderate)
     except UnknownValueError:
         return False
-    return bool(((size >= _LEAST) & (size <= _MOST)).all())
+
+
+def _moderate(scale: Array) -> bool:
+    return bool(((np.abs(scale) >= _LEAST) & (np.abs(scale) <= _MOST)).all())
 
 
 @law("MatMulInteger", "MatMulInteger(merge(q), p) = merge(MatMulInteger(q, p))")

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 
 from onnxfuse.model.op_traits import MONOTONOUS, NONNEGATIVE
-from onnxfuse.terms.fold import value_of
-from onnxfuse.terms.term import Term, is_number, numpy_dtype
+from onnxfuse.terms.fold import decided
+from onnxfuse.terms.term import Array, Term, is_number, numpy_dtype
 
 MODERATE = 2.0**24
 """Factors up to here, and down to its inverse, leave a product of matrices."""
@@ -31,7 +31,11 @@ def moderate(number: float) -> bool:
 def all_moderate(term: Term) -> bool:
     """Is each element of a constant `moderate`, 0, or NaN, which a product is with its factor before or after it?  What
     external data would say is NaN where a report does without it."""
-    sizes = np.abs(value_of(term).astype(np.float64))  # half precision has no number as large as MODERATE
+    return decided(term, _all_moderate)
+
+
+def _all_moderate(values: Array) -> bool:
+    sizes = np.abs(values.astype(np.float64))  # half precision has no number as large as MODERATE
     return not bool((((sizes > 0) & (sizes < 1 / MODERATE)) | (sizes > MODERATE)).any())
 
 
@@ -39,14 +43,28 @@ def every(term: Term, number: float) -> bool:
     """Is a term this number throughout: a constant, or a number that is expanded?"""
     if term.op == "Expand" and term.args[0].scalar is not None:
         return bool(term.args[0].scalar == number)
-    return term.constant and bool(np.all(value_of(term) == number))
+    return term.constant and decided(term, _every, number)
+
+
+def _every(values: Array, number: float) -> bool:
+    return bool((values == number).all())
+
+
+def throughout(values: Array) -> float | None:
+    """The number that all elements are; None where there are several."""
+    first = values.flat[0]
+    return float(first) if (values == first).all() else None
 
 
 def misfit(term: Term) -> int:
     """How badly a type holds the elements of a constant: 0 where it does, 1 where the largest is too small for all its
     digits, 2 where one is infinite or NaN."""
-    largest = float(np.abs(value_of(term)).max(initial=0))
-    if in_range(largest, term.dtype):
+    return decided(term, _misfit, term.dtype)
+
+
+def _misfit(values: Array, dtype: int) -> int:
+    largest = float(np.abs(values).max(initial=0))
+    if in_range(largest, dtype):
         return 0
     return 1 if largest < 1 else 2
 

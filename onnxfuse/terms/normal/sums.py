@@ -15,12 +15,12 @@ from onnx import TensorProto
 
 from onnxfuse.model.dims import Shape, broadcast, product
 from onnxfuse.model.op_traits import NEUTRAL
-from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.fold import decided
 from onnxfuse.terms.term import CLOSED, REAL, SMALL, Term, Terms, is_number, same_shape, static
 
 from .merges import lift_merge, lift_rows, lift_scaled
 from .pad import joined
-from .ranges import MODERATE, in_range, nonnegative
+from .ranges import MODERATE, in_range, nonnegative, throughout
 from .table import Applied, fold, hoisted, law, make, scaled, split_scalar
 from .views import expand, reshape
 
@@ -111,9 +111,8 @@ def _repeated(terms: Terms, term: Term, *, vector: bool) -> Term | None:
     dims = static(term.shape) if term.constant and term.scalar is None else None
     if dims is None or not (0 if vector else max(dims, default=0)) < math.prod(dims) <= SMALL:
         return None
-    value = value_of(term)
-    same = (value == value.flat[0]).all()
-    return terms.number(float(value.flat[0]), term.dtype) if same else None
+    number = decided(term, throughout)
+    return terms.number(number, term.dtype) if number is not None else None
 
 
 def close(terms: Terms, term: Term) -> Term:

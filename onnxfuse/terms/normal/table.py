@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from onnxfuse.model.dims import Shape, product
-from onnxfuse.model.op_traits import FOLDABLE, GROWING, VIEWS
+from onnxfuse.model.op_traits import FOLDABLE
 from onnxfuse.model.schema import freeze
-from onnxfuse.terms.fold import evaluate, value_of
+from onnxfuse.terms.blockwise import Blockwise
+from onnxfuse.terms.fold import folded
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import (
     REAL,
@@ -119,21 +119,19 @@ def make(
     return terms.raw(op, arguments, freeze(dict(attrs)), shape=shape, dtype=dtype)
 
 
-SEEN_OTHERWISE = VIEWS - GROWING | {"Gather"}
-"""Ops that give elements of their first operand, whatever these are."""
-
-
 def fold(terms: Terms, op: str, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     """The constant that an op over constants computes, or None where it is large (folded when it is written)."""
     size = product(shape) if shape is not None else None
     if not isinstance(size, int) or size > SMALL or any(_large(a) for a in args):
         return None
     term = terms.raw(op, args, freeze(dict(attrs)), shape=shape, dtype=dtype)
-    seen = _seen(terms, op, args, term) if op in SEEN_OTHERWISE else None
     try:
-        return seen or _computed(terms, op, args, value_of(term), dtype)
+        value = folded(term)
     except UnknownValueError:
         return None
+    if isinstance(value, Blockwise):
+        return terms.blockwise(value, term.shape or (), dtype)
+    return _computed(terms, op, args, value, dtype)
 
 
 def _computed(terms: Terms, op: str, args: list[Term], value: Array, dtype: int) -> Term:
@@ -144,21 +142,6 @@ def _computed(terms: Terms, op: str, args: list[Term], value: Array, dtype: int)
         return terms.constant(value, dtype)
     number = terms.number(float(value.flat[0]), dtype)
     return terms.raw("Expand", [number], (("shape", value.shape),), shape=value.shape, dtype=dtype)
-
-
-def _seen(terms: Terms, op: str, args: list[Term], term: Term) -> Term | None:
-    """Some elements of a constant that is known by name (`Terms.apart`), in their new places."""
-    order = args[0].order
-    if order is None:
-        return None
-    try:
-        others = [None if a.op == "Absent" else value_of(a) for a in args[1:]]
-        moved = evaluate(op, [order, *others], dict(term.attrs), term)
-    except (ArithmeticError, LookupError, TypeError, ValueError):  # there is no such constant
-        return None
-    if moved.size <= 1:
-        return None  # a number is known by what it is
-    return terms.apart(args[0].known_as, moved, term.dtype, partial(value_of, term))
 
 
 def _large(term: Term) -> bool:
