@@ -138,13 +138,16 @@ def test_a_folder_that_cannot_be_written_is_done_without(made: catalogue.Catalog
 
 
 def test_several_processes_may_keep_rules_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from onnxfuse.language.catalogue import load; print(*load().names)"]
+    """Those of a folder: to read all takes seconds."""
+    folder = catalogue.CATALOGUE / "fusions" / "2_ops" / "activation"
+    code = f"from onnxfuse.language import catalogue; catalogue.CATALOGUE = catalogue.Path({str(folder)!r}); "
+    command = [sys.executable, "-c", code + "print(*catalogue.load().names)"]
     started = [
         subprocess.Popen(command, env=os.environ | {"ONNXFUSE_CACHE": str(tmp_path)}, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = {process.communicate()[0] for process in started}
-    assert said == {" ".join(catalogue.load().names) + "\n"}
+    (said,) = {process.communicate()[0] for process in started}
+    assert {"Gelu", "Swish"} <= set(said.split()) < set(catalogue.load().names)
     (file,) = tmp_path.rglob("*.jsonl")
     assert rule_cache.read(file) is not None
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file], "nothing half-written is left"

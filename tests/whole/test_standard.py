@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import numpy as np
 import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops import op_pool_common
 
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
@@ -58,9 +60,15 @@ def cases() -> dict[str, Any]:
     """Name → test case, without `test_`."""
     from onnx.backend.test.case.node import collect_testcases
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), patch.object(op_pool_common, "pool", not_pooled):
         warnings.simplefilter("ignore")
         return {case.name.removeprefix("test_"): case for case in collect_testcases(None)}
+
+
+def not_pooled(padded: Any, x_shape: Any, kernel: Any, strides: Any, out_shape: Any, *more: Any, **options: Any) -> Any:
+    """NaN in place of what cases of pooling expect, which onnx computes in loops, for longer than all tests here take.
+    Their models stay as they are, and nothing that was computed is near NaN."""
+    return np.full([*x_shape[:2], *out_shape], np.nan, padded.dtype)
 
 
 @cache
