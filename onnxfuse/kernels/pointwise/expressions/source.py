@@ -72,6 +72,8 @@ class Writer:
     """Names that are somebody else's."""
     positions: bool = True
     """Is there an `i`?"""
+    across: list[str] | None = None
+    """Statements of lanes that no row changes (DOWN), whose values arrays keep; None where they are not apart."""
 
     # ------------------------------------------------------------------------------------------------------- names
 
@@ -86,6 +88,11 @@ class Writer:
     def statement(self, key: Any, prefix: str, type: str, text: str, depends: int) -> str:
         """A named value; the statement stands outside the loop over lanes if it can, and outside that over rows."""
         name = self.name(key, prefix)
+        if self.across is not None and depends & LANE and not depends & (ROW | DOWN):
+            self.outer.append(f"{type} {name}[{self.width}];")
+            self.names[key] = f"{name}[v]"
+            self.across.append(f"{name}[v] = {text};")
+            return self.names[key]
         (self.inner if depends & LANE else self.before_lanes(depends)).append(f"const {type} {name} = {text};")
         return name
 
