@@ -106,7 +106,7 @@ def _read(name: str) -> str:
 
 
 class TensorMap(NamedTuple):
-    """A matrix [rows, columns] in an array, or `count` of them; boxes of one are copied in the pattern of 128 bytes
+    """A matrix [rows, columns] in an array, or several; boxes of one are copied in the pattern of 128 bytes
     (headers/bulk.cuh)."""
 
     array: Array
@@ -116,7 +116,7 @@ class TensorMap(NamedTuple):
     columns: int
     box: tuple[int, int]
     """Rows and columns."""
-    count: int = 1
+    matrices: int = 1
     step: int = 0
     """Elements from one matrix to the next."""
 

@@ -38,8 +38,8 @@ def encoded(function: Any, map: TensorMap, address: int) -> bytes:
     memory = ctypes.create_string_buffer(BYTES + ALIGNMENT)
     first = ctypes.addressof(memory)
     start = -first % ALIGNMENT
-    step = map.step if map.count > 1 else map.rows * map.columns
-    sizes = (ctypes.c_uint64 * RANK)(map.columns, map.rows, map.count)
+    step = map.step if map.matrices > 1 else map.rows * map.columns
+    sizes = (ctypes.c_uint64 * RANK)(map.columns, map.rows, map.matrices)
     strides = (ctypes.c_uint64 * (RANK - 1))(map.columns * itemsize, step * itemsize)
     box, steps = (ctypes.c_uint32 * RANK)(*map.box[::-1], 1), (ctypes.c_uint32 * RANK)(1, 1, 1)
     failed = function(

@@ -115,7 +115,7 @@ def _words(map: TensorMap, first: int) -> Any:
     """A tensor map as bulk_instructions.h has it."""
     size = map.array.dtype.itemsize
     rows, columns = map.box
-    tensor = (first + map.offset * size, map.columns, map.rows, map.columns * size, map.count, map.step * size)
+    tensor = (first + map.offset * size, map.columns, map.rows, map.columns * size, map.matrices, map.step * size)
     said = (*tensor, columns, rows, size, PATTERN)
     return (ctypes.c_uint64 * MAP_WORDS)(*said)
 

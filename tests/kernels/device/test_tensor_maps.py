@@ -14,7 +14,7 @@ from onnxfuse.kernels.device import tensor_maps
 from onnxfuse.kernels.device.device import Buffer, TensorMap
 
 MATRIX = TensorMap(Buffer(0, (7, 72), np.dtype(np.float16)), 8, 6, 72, (64, 16))
-BATCH = MATRIX._replace(rows=2, count=3, step=160)
+BATCH = MATRIX._replace(rows=2, matrices=3, step=160)
 
 
 def words(where: Any, kind: Any, count: int) -> list[int]:

@@ -33,8 +33,8 @@ from .index import (
     neighbours,
 )
 from .runs import anywhere
-from .scalars import BOOL, FLOAT, LONG, Scalar
-from .trace import real
+from .scalars import FLOAT, Scalar
+from .trace import literal, real, zero
 
 OPENING = 'extern "C" __global__ void __launch_bounds__(256) {}('
 NARROW_LIMIT = 1 << 30
@@ -270,18 +270,6 @@ class Writer:
 
     def _guarded(self, element: str, guard: Guard, type: str) -> str:
         return f"{self.guard(guard)} ? {element} : {zero(type)}" if guard else element
-
-
-def literal(scalar: Scalar) -> str:
-    if scalar.type == FLOAT:
-        return real(scalar.value) if scalar.value >= 0 else f"({real(scalar.value)})"
-    if scalar.type == BOOL:
-        return "true" if scalar.value else "false"
-    return f"({scalar.value}{'LL' if scalar.type == LONG else ''})"
-
-
-def zero(type: str) -> str:
-    return {FLOAT: "0.f", BOOL: "false", LONG: "0LL"}.get(type, "0")
 
 
 def kernel(
