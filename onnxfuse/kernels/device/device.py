@@ -106,7 +106,8 @@ def _read(name: str) -> str:
 
 
 class TensorMap(NamedTuple):
-    """A matrix [rows, columns] in an array; boxes of it are copied in the pattern of 128 bytes (headers/bulk.cuh)."""
+    """A matrix [rows, columns] in an array, or several; boxes of one are copied in the pattern of 128 bytes
+    (headers/bulk.cuh)."""
 
     array: Array
     offset: int
@@ -115,6 +116,9 @@ class TensorMap(NamedTuple):
     columns: int
     box: tuple[int, int]
     """Rows and columns."""
+    matrices: int = 1
+    step: int = 0
+    """Elements from one matrix to the next."""
 
 
 Argument: TypeAlias = Array | np.generic | TensorMap | None

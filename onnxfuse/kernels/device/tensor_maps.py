@@ -13,6 +13,8 @@ from .device import TensorMap
 DRIVER = "libcuda.so.1"
 BYTES, ALIGNMENT = 128, 64
 """Of a CUtensorMap."""
+RANK = 3
+"""Columns, rows, and matrices."""
 UINT16, NO_INTERLEAVE, SWIZZLE_128B, PROMOTE_128B, FILL_ZEROS = 1, 0, 3, 2, 0
 """CU_TENSOR_MAP_DATA_TYPE_UINT16: bits are copied, whatever type of 16 bits they are of; _INTERLEAVE_NONE,
 _SWIZZLE_128B, _L2_PROMOTION_L2_128B, _FLOAT_OOB_FILL_NONE."""
@@ -36,10 +38,12 @@ def encoded(function: Any, map: TensorMap, address: int) -> bytes:
     memory = ctypes.create_string_buffer(BYTES + ALIGNMENT)
     first = ctypes.addressof(memory)
     start = -first % ALIGNMENT
-    sizes, strides = (ctypes.c_uint64 * 2)(map.columns, map.rows), (ctypes.c_uint64 * 1)(map.columns * itemsize)
-    box, steps = (ctypes.c_uint32 * 2)(*map.box[::-1]), (ctypes.c_uint32 * 2)(1, 1)
+    step = map.step if map.matrices > 1 else map.rows * map.columns
+    sizes = (ctypes.c_uint64 * RANK)(map.columns, map.rows, map.matrices)
+    strides = (ctypes.c_uint64 * (RANK - 1))(map.columns * itemsize, step * itemsize)
+    box, steps = (ctypes.c_uint32 * RANK)(*map.box[::-1], 1), (ctypes.c_uint32 * RANK)(1, 1, 1)
     failed = function(
-        first + start, UINT16, 2, address + map.offset * itemsize, sizes, strides, box, steps,
+        first + start, UINT16, RANK, address + map.offset * itemsize, sizes, strides, box, steps,
         NO_INTERLEAVE, SWIZZLE_128B, PROMOTE_128B, FILL_ZEROS,
     )  # fmt: skip
     if failed:

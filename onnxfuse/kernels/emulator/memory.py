@@ -115,7 +115,8 @@ def _words(map: TensorMap, first: int) -> Any:
     """A tensor map as bulk_instructions.h has it."""
     size = map.array.dtype.itemsize
     rows, columns = map.box
-    said = (first + map.offset * size, map.columns, map.rows, map.columns * size, columns, rows, size, PATTERN)
+    tensor = (first + map.offset * size, map.columns, map.rows, map.columns * size, map.matrices, map.step * size)
+    said = (*tensor, columns, rows, size, PATTERN)
     return (ctypes.c_uint64 * MAP_WORDS)(*said)
 
 

@@ -49,8 +49,9 @@ from .by_card import ByCard, is_named
 
 TILED, WGMMA, TMA, VENDOR, CUBLASLT = "tiled", "wgmma", "tma", "vendor", "cublaslt"
 FORMS = (TILED, WGMMA, TMA, VENDOR, CUBLASLT)
-GATED = "gated"
-"""What a class has in place of an epilogue where it is of a gate's two products."""
+GATED, SIBLINGS = "gated", "siblings"
+"""What a class has in place of an epilogue where it is of a gate's two products; and, behind their number, where it is
+of several of one operand."""
 VARIABLE = "ONNXFUSE_PRODUCT"
 LAUNCHING = ("gated", "gemm", "members", "parts", "plan", "proof", "reduced", "siblings", "source", "tiles")
 """Modules of the kernels' host side."""

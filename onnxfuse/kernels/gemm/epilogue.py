@@ -198,7 +198,7 @@ def neighbours(made: Multiplied, aligned: bool) -> int:
 def in_lanes(made: Multiplied, width: int, down: int = 0) -> Substitution:
     """An element as that of a lane of a vector, column = width·column + v, and what device code hands over as an array
     of them; `down` is DOWN where what depends on no row is to stand apart."""
-    lane, depends = ("v", LANE) if width > 1 else ("0", down)
+    lane, depends = ("v", LANE | down) if width > 1 else ("0", down)
     column = total([(variable("column", made.columns // width), width), (variable("v", width, LANE), 1)])
     return Substitution(
         made.scalars,

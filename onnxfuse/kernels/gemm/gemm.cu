@@ -11,7 +11,7 @@
 // TILE_M, N   the part of y that a block computes; TILE_K columns of a and rows of b are in shared memory at a time
 // WARP_M, N   the part of that part that a warp computes (tensor cores only)
 // WARPGROUPS  1 where those of sm_90a multiply: WARP_N is then what a warp writes at a time
-// TENSOR_MAPS 1 where a and b come by tensor maps, which `Operand` then are, of the very matrices
+// TENSOR_MAPS 1 where a and b come by tensor maps, of whose matrices an `Operand` then is one
 // THREADS     of a block
 // STAGES      tiles of a and b in shared memory: one is multiplied while the others arrive
 // TRANSPOSED  1 where b[i] is stored as [n, k]
@@ -211,9 +211,17 @@ accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, 
 }
 #endif
 
-// An operand so many elements further on; a map is of the one matrix.
-__device__ __forceinline__ const TYPE* further(const TYPE* operand, long long elements) { return operand + elements; }
-template <class Map> __device__ __forceinline__ const Map& further(const Map& operand, long long) { return operand; }
+// The matrix of a batch's operand: each lies `stride` elements behind the one before, the first `offset` behind the operand.
+// A map has the offset in it, and one matrix where all share that.
+#if TENSOR_MAPS
+__device__ __forceinline__ Operand matrix_of(const TensorMap& operand, long long, long long stride, int number) {
+    return {operand, stride ? number : 0};
+}
+#else
+__device__ __forceinline__ Operand matrix_of(Operand operand, long long offset, long long stride, int number) {
+    return operand + offset + number * stride;
+}
+#endif
 
 // That tile of a product, written.
 template <class Result> __device__ __forceinline__ void

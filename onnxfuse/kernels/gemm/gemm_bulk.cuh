@@ -19,20 +19,20 @@ struct Place {
 
 // COUNT columns of b from `column` on, and TILE_K of k from `from` on, on their way to where they begin in a tile.
 template <int COUNT> __device__ __forceinline__ void
-fetch_columns(TYPE* to, const TensorMap& b, int column, int, int, int from, Mbarrier* there) {
+fetch_columns(TYPE* to, Operand b, int column, int, int, int from, Mbarrier* there) {
     if constexpr (TRANSPOSED) {
-        copy_box(to, b, from, column, there);
+        copy_box(to, b.map, from, column, b.number, there);
     } else {
 #pragma unroll
         for (int panel = 0; panel < COUNT; panel += PANEL) {
-            copy_box(to + panel * TILE_K, b, column + panel, from, there);
+            copy_box(to + panel * TILE_K, b.map, column + panel, from, b.number, there);
         }
     }
 }
 
 // By one thread.
 template <class FetchB> __device__ __forceinline__ void produce(
-    TYPE* tiles, Mbarrier* full, Mbarrier* empty, const TensorMap& a, int steps, int row, const FetchB& fetch_b
+    TYPE* tiles, Mbarrier* full, Mbarrier* empty, Operand a, int steps, int row, const FetchB& fetch_b
 ) {
     Place place(1);  // all stages are empty at first
     for (int step = 0; step < steps; step++) {
@@ -40,7 +40,7 @@ template <class FetchB> __device__ __forceinline__ void produce(
         TYPE* const to = tiles + place.stage * STAGE;
         Mbarrier* const there = full + place.stage;
         mbarrier_expect(there, STAGE_BYTES);
-        copy_box(to, a, step * TILE_K, row, there);
+        copy_box(to, a.map, step * TILE_K, row, a.number, there);
         fetch_b(to + TILE_M * TILE_K, step * TILE_K, there);
         place.advance();
     }
@@ -64,7 +64,7 @@ __device__ __forceinline__ void consume(Sums& sums, const TYPE* tiles, Mbarrier*
 // The sums of the rows of a from `row` on and of what `fetch_b(to, from, there)` begins to copy of b, TILE_K of k from
 // `from` on.
 template <class FetchB> __device__ __forceinline__ void
-accumulate(Sums& sums, TYPE* tiles, const TensorMap& a, int, int k, int row, const FetchB& fetch_b) {
+accumulate(Sums& sums, TYPE* tiles, Operand a, int, int k, int row, const FetchB& fetch_b) {
     const int steps = (k + TILE_K - 1) / TILE_K;
     Mbarrier* const full = reinterpret_cast<Mbarrier*>(tiles + STAGES * STAGE);
     Mbarrier* const empty = full + STAGES;

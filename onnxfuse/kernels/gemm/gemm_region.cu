@@ -27,11 +27,12 @@ finish_elements(
     for (long long row = first; row < rows; row += step) {
         const long long at = row * columns + place * NEIGHBOURS;
         float result[NEIGHBOURS];
-        load_floats(result, parts + at);
+        const Summand* from = parts + at;
+        load_floats(result, from);
 #pragma unroll 4
         for (int part = 1; part < count; part++) {
             float more[NEIGHBOURS];
-            load_floats(more, parts + part * rows * columns + at);
+            load_floats(more, from += rows * columns);
 #pragma unroll
             for (int i = 0; i < NEIGHBOURS; i++) result[i] += more[i];
         }

@@ -8,7 +8,12 @@
 #include "warpgroup.cuh"
 #if TENSOR_MAPS
 #include "bulk.cuh"
-using Operand = const TensorMap&;
+// One of the matrices that a map tells of.
+struct Operand {
+    const TensorMap& map;
+    int number;
+    __device__ __forceinline__ Operand(const TensorMap& map, int number = 0) : map(map), number(number) {}
+};
 #define OPERAND(name) const __grid_constant__ TensorMap name
 #endif
 

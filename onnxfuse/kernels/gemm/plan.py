@@ -11,9 +11,10 @@ import numpy as np
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import Argument, Array, Grid, Launch, Product, TensorMap
+from onnxfuse.kernels.device.types import DTYPES
 
 from .autotune import TMA, WGMMA
-from .source import Epilogue, finish, gemm, partial
+from .source import Epilogue, finish, gemm, partial, siblings
 from .tiles import Division, Tile, by_maps, divide, has_warpgroups, warpgroup_tile
 
 MOST_BLOCKS = 2**31 - 1
@@ -58,15 +59,21 @@ class Vectors(NamedTuple):
 
 
 def operands(one: Product, tile: Tile, a: Array, *b: Array) -> tuple[Argument, ...]:
-    """The operands of a product, which is no batch, as its launch in such tiles is given them: a, and each b of which a
+    """The operands of a product as its launch in such tiles is given them: a, and each b of which a
     tile has an equal share of columns.  Boxes of maps are of 64 columns, a row of the pattern: of b stored [k, n]
     several beside each other."""
     if not tile.maps:
         return (a, *b)
     rows, columns = (one.n, one.k) if one.transposed else (one.k, one.n)
     box = (tile.n // len(b) if one.transposed else tile.k, PANEL)
-    left = TensorMap(a, one.offset_a, one.m, one.k, (tile.m, PANEL))
-    return (left, *(TensorMap(each, one.offset_b, rows, columns, box) for each in b))
+    left = TensorMap(a, one.offset_a, one.m, one.k, (tile.m, PANEL), *_batch(one, one.stride_a))
+    batch = _batch(one, one.stride_b)
+    return (left, *(TensorMap(each, one.offset_b, rows, columns, box, *batch) for each in b))
+
+
+def _batch(one: Product, stride: int) -> tuple[int, int]:
+    """How many matrices an operand is, and how far apart."""
+    return (one.batch, stride) if stride else (1, 0)
 
 
 class Mapped(NamedTuple):
@@ -79,6 +86,67 @@ class Mapped(NamedTuple):
     def of(self, arrays: Mapping[str, Array | None]) -> dict[str, Argument]:
         a, *b = (one for name in self.names if (one := arrays[name]) is not None)
         return dict(zip(self.names, operands(self.product, self.tile, a, *b), strict=True))
+
+
+class _Operand(NamedTuple):
+    """An operand of a product in such tiles: a or b, whose names these are."""
+
+    product: Product
+    tile: Tile
+    names: tuple[str, str]
+    number: int
+
+    def of(self, arrays: Mapping[str, Array | None]) -> Argument:
+        a, b = (arrays[name] for name in self.names)
+        assert a is not None
+        assert b is not None
+        return operands(self.product, self.tile, a, b)[self.number]
+
+
+class Family(NamedTuple):
+    """One launch of several products; arrays among what it is given go by their names."""
+
+    launch: Launch
+    given: Sequence[_Operand | str | np.generic | None]
+
+    def arguments(self, arrays: Mapping[str, Array | None]) -> list[Argument]:
+        """What it is launched with."""
+        return [
+            one.of(arrays) if isinstance(one, _Operand) else arrays.get(one) if isinstance(one, str) else one
+            for one in self.given
+        ]
+
+
+class Sibling(NamedTuple):
+    """One of several products of an operand, by the names of its arrays: y is that with `width` columns of b from
+    `first` on, and the bias, if there is one, begins behind `skipped` elements."""
+
+    b: str
+    bias: str
+    y: str
+    columns: int
+    first: int
+    width: int
+    skipped: int
+    after: Epilogue
+
+
+def siblings_launch(
+    tile: Tile, a: str, rows: int, k: int, each: Sequence[Sibling], transposed: bool, dtype: str, vectors: Vectors
+) -> Family:
+    """Products of one a [rows, k] as one launch of such tiles.  Raises KernelError if it would be too large."""
+    blocks = 0
+    both = [(Product(rows, one.columns, k, transposed), tile, (a, one.b)) for one in each]
+    given: list[_Operand | str | np.generic | None] = [_Operand(*both[0], 0), np.int32(rows), np.int32(k)]
+    for one, own in zip(each, both, strict=True):
+        blocks += tile.count(rows, one.width)
+        if blocks > MOST_BLOCKS:
+            raise KernelError("products of more tiles than one launch has blocks")
+        given += [_Operand(*own, 1), one.bias or None, one.y]
+        given += map(np.int32, (one.columns, one.first, one.width, one.skipped, blocks))
+    source = siblings(dtype, tile, transposed, vectors, tuple(one.after for one in each))
+    shared = tile.shared(DTYPES[dtype].itemsize, transposed)
+    return Family(Launch(source, "siblings", (blocks,), (tile.threads,), shared), given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +196,6 @@ def plan(
         tiled = [partial_sums(product, division, result.dtype, result.rows, vectors) for product in products]
         tiled.append(finish_pass(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
     there = has_warpgroups(architecture, one.m, one.n, one.k, min(vectors) * itemsize, itemsize)
-    maps = maps and one.batch == 1
     tiles = warpgroup_tiles(lambda tile: one.batch * tile.count(one.m, one.n), multiprocessors, maps) if there else {}
     return Plan(
         tuple(products),

@@ -3,9 +3,10 @@
 No such kernel runs on a card before it has: a product of whole numbers from -4 to 4, of several tiles and more steps
 than there are stages, with tiles and steps that are not whole, is computed by both, in each tile that warpgroups have.
 Its sums are exact in whatever order they are taken, so that the results are equal to the last bit, or the kernels are
-refused for that card, and mma.sync multiplies.  What is proved is the source of a product with nothing behind it, and
-of a gate, whose tile has two products side by side, for each element type and way to store b: what is behind a product
-is the same text for all tiles.
+refused for that card, and mma.sync multiplies.  What is proved is the source of a product with nothing behind it, of a
+batch of two where operands come by tensor maps, which have a dimension for it; of a gate, whose tile has two products
+side by side; and of several products of one operand, each tile of which chooses one: for each element type and way to
+store b.  What is behind a product is the same text for all tiles.
 
 Verdicts are kept in `proofs.json` beside those of autotune.py, by card (with the versions of its driver and compiler)
 and by the digest of the kernels' text: "" where it is proved, else why it is refused.  A proof that was begun and did
@@ -20,20 +21,22 @@ from __future__ import annotations
 import hashlib
 import threading
 import warnings
+from collections.abc import Mapping
 from functools import cache
 from itertools import accumulate
 from math import prod
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onnxfuse.kernels.device.device import Buffer, Device, Launch, Product, Vendor, address
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.system.cache_folder import cache_folder
 
-from .autotune import GATED, TMA, WGMMA, Class
+from .autotune import GATED, SIBLINGS, TMA, WGMMA, Class
 from .by_card import ByCard, is_named
-from .plan import Pass, Result, Vectors, gate_pass, whole_product
+from .plan import Family, Pass, Result, Sibling, Vectors, gate_pass, siblings_launch, whole_product
 from .source import epilogue
 from .source import gated as gated_source
 from .tiles import HALF, WARPGROUPS, Division, Tile, by_maps
@@ -51,10 +54,13 @@ GATE = """struct Gate {
 };
 """
 MAPPED = {WGMMA: "", TMA: " and tensor maps"}
+SECOND = "second"
+"""The result of the second product of several."""
 BEGUN = "its proof was begun there, and did not end"
 EMULATED = "emulated"
 """The card where there is none."""
 
+Real = NDArray[np.float32]
 Known = dict[str, dict[str, str]]
 """Card → digest of a kernel's text → why it is refused, empty if it is not."""
 
@@ -125,10 +131,8 @@ class Proofs:
 def difference(device: Device, vendor: Vendor, which: Class, form: str = WGMMA) -> str:
     """In what products by warpgroups differ from that by warps, empty if in nothing."""
     m, n, k = SIZE
-    real, passes = DTYPES[which.dtype], _passes(*_kind(which), form)
-    gated = which.epilogue == GATED
-    b_shape = (n, k) if which.transposed else (k, n)
-    shapes = {"a": (m, k), "b": b_shape, **({"c": b_shape} if gated else {}), "y": (m, n)}
+    real, kind, parts = DTYPES[which.dtype], _kind(which), _matrices(which, form)
+    shapes = _shapes(which, form)
     sizes = [-(-prod(shape) * real.itemsize // GUARD) * GUARD + GUARD for shape in shapes.values()]
     starts = list(accumulate(sizes, initial=0))
     rng = np.random.default_rng(m)
@@ -147,49 +151,80 @@ def difference(device: Device, vendor: Vendor, which: Class, form: str = WGMMA) 
             for name, values in operands.items():
                 vendor.write(arrays[name], values.astype(real))
             whole = Buffer(arrays["y"].pointer, (sizes[-1],), np.dtype(np.uint8))
+            arrays[SECOND] = Buffer(whole.pointer + m * n * real.itemsize, (m, n), real)
             results = []
-            for one in passes:
+            for one in _launched(*kind, form):
                 vendor.write(whole, np.full(whole.shape, POISON, np.uint8))
                 device.launch(one.launch, one.arguments(arrays))
                 results.append(vendor.read(whole))
     except Exception as error:  # of the driver, of CuPy, ours: whatever it is, this kernel is not to run there
         return f"its proof failed: {error}"
-    end = m * n * real.itemsize
+    end = parts * m * n * real.itemsize
     by_warps, *by_warpgroups = (found[:end].view(np.uint16) for found in results)
-    first_b, *other_b = (b.T if which.transposed else b for name, b in operands.items() if name != "a")
-    exact = operands["a"] @ (first_b - 2 * other_b[0] if other_b else first_b)
-    if (by_warps != exact.astype(real).view(np.uint16).ravel()).any():
+    if (by_warps != _exact(which, operands).astype(real).view(np.uint16).ravel()).any():
         return "those by warps, which it is compared with, are wrong there"
     for found, whole_result in zip(by_warpgroups, results[1:], strict=True):
         if (whole_result[end:] != POISON).any():
             return "it writes behind its result"
         if wrong := int((by_warps != found).sum()):
-            return f"{wrong} of {m * n} numbers of a product {m} x {k} x {n} are others"
+            return f"{wrong} of {parts * m * n} numbers of a product {m} x {k} x {n} are others"
     return ""
 
 
-def _kind(which: Class) -> tuple[str, bool, bool]:
-    """What the kernels of a class are told apart by: element type, how b is stored, and whether they are a gate's."""
-    return which.dtype, which.transposed, which.epilogue == GATED
+def _shapes(which: Class, form: str) -> dict[str, tuple[int, ...]]:
+    """Of what is multiplied, and of the result."""
+    m, n, k = SIZE
+    _, transposed, kind = _kind(which)
+    parts = _matrices(which, form)
+    batch = 1 if kind else parts
+    b = (batch, n, k) if transposed else (batch, k, n)
+    return {"a": (batch, m, k), "b": b, **({"c": b} if kind else {}), "y": (parts, m, n)}
+
+
+def _matrices(which: Class, form: str) -> int:
+    """How many the result is."""
+    kind = _kind(which)[-1]
+    return 2 if kind == SIBLINGS or (not kind and form == TMA) else 1
+
+
+def _exact(which: Class, operands: Mapping[str, Real]) -> Real:
+    """The result."""
+    _, transposed, kind = _kind(which)
+    a, *others = (x.swapaxes(-1, -2) if transposed and name != "a" else x for name, x in operands.items())
+    if kind == GATED:
+        return a @ (others[0] - 2 * others[1])
+    return np.concatenate([a @ b for b in others])
+
+
+def _kind(which: Class) -> tuple[str, bool, str]:
+    """What the kernels of a class are told apart by: element type, how b is stored, and whether they are a gate's, or
+    of several products of one operand."""
+    kind = which.epilogue.split()[-1] if which.epilogue else ""
+    return which.dtype, which.transposed, kind if kind in (GATED, SIBLINGS) else ""
 
 
 def _digest(which: Class, form: str = WGMMA) -> str:
     """Of the text of the kernels that a class is proved by."""
-    _, *kernels = _passes(*_kind(which), form)
+    _, *kernels = _launched(*_kind(which), form)
     return hashlib.sha256("".join(one.launch.source.text for one in kernels).encode()).hexdigest()[:16]
 
 
 @cache
-def _passes(dtype: str, transposed: bool, gated: bool, form: str) -> tuple[Pass, ...]:
-    """The product by warps, and by warpgroups in each of their tiles; or a gate in each."""
+def _launched(dtype: str, transposed: bool, kind: str, form: str) -> tuple[Pass | Family, ...]:
+    """The product by warps, and by warpgroups in each of their tiles; or what else is of a `kind` in each."""
     m, n, k = SIZE
     vectors = Vectors(8, 8, 8)
     own = tuple(map(by_maps, WARPGROUPS)) if form == TMA else WARPGROUPS
-    if gated:
+    if kind == GATED:
         return tuple(_gate(dtype, transposed, vectors, tile) for tile in (HALF[1], *own))
-    result = Result(DTYPES[dtype], m, n, 1, epilogue("FusedMatMul", (), False, False, True))
-    product = Product(m, n, k, transposed)
-    return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in (HALF[0], *own))
+    after, tiles = epilogue("FusedMatMul", (), False, False, True), (HALF[0], *own)
+    if kind == SIBLINGS:
+        each = [Sibling(b, "", y, n, 0, n, 0, after) for b, y in (("b", "y"), ("c", SECOND))]
+        return tuple(siblings_launch(tile, "a", m, k, each, transposed, dtype, vectors) for tile in tiles)
+    batch = (2, m * k, k * n) if form == TMA else (1, 0, 0)
+    result = Result(DTYPES[dtype], batch[0] * m, n, 1, after)
+    product = Product(m, n, k, transposed, 1.0, *batch)
+    return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in tiles)
 
 
 def _gate(dtype: str, transposed: bool, vectors: Vectors, tile: Tile) -> Pass:

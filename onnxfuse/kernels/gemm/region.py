@@ -67,7 +67,7 @@ def tiled(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int
     const Part part = part_of(blockIdx.x, m, n);
     const Elements<Fused> result{{fused, m, n, scale, first + part.batch * static_cast<long long>(m)}};
     multiply(
-        further(a, offset_a + part.batch * stride_a), further(b, offset_b + part.batch * stride_b), result, part.row,
+        matrix_of(a, offset_a, stride_a, part.batch), matrix_of(b, offset_b, stride_b, part.batch), result, part.row,
         part.column, k
     );
 }}
@@ -191,12 +191,11 @@ class ProductRegion(ByForms):
         one, which = plan.products[0], plan.which
         itemsize = traced.dtype.itemsize
         there = has_warpgroups(device.architecture, one.m, one.n, one.k, which.access, itemsize)
-        maps = device.maps and one.batch == 1
 
         def blocks(tile: Tile) -> int:
             return one.batch * tile.count(one.m, one.n)
 
-        tiles = warpgroup_tiles(blocks, device.multiprocessors, maps) if there else {}
+        tiles = warpgroup_tiles(blocks, device.multiprocessors, device.maps) if there else {}
         return Forms(
             which,
             record(plan.tiled, device, inputs, outputs),

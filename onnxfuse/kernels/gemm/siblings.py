@@ -16,26 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import numpy as np
 from onnx import FunctionProto, NodeProto
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.access import vector_of
-from onnxfuse.kernels.device.device import Argument, Array, Device, Launch, Product, TensorType, Vendor, nbytes
+from onnxfuse.kernels.device.device import Array, Device, Product, TensorType, Vendor, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Signature, Work
 from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, Capture, Writing, record
 from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
-from .autotune import TILED, VENDOR, Class
+from .autotune import SIBLINGS, TILED, VENDOR, Class
 from .forms import ByForms, Forms, Products, Run
 from .members import Member, members, result_type
 from .parts import span
-from .plan import MOST_BLOCKS, Pass, Result, finish_pass, operands, warpgroup_tiles
-from .source import siblings
+from .plan import Family, Pass, Result, Sibling, Vectors, finish_pass, siblings_launch, warpgroup_tiles
 from .tiles import Tile, divide, has_warpgroups
 
 MOST = 2**30
@@ -97,10 +95,10 @@ class Siblings(ByForms):
             arrays = dict(zip(self.body.input, inputs, strict=True))
             return arrays | dict(zip(self.body.output, outputs, strict=True))
 
-        def launching(own: _Own) -> Writing:
+        def launching(own: Family) -> Writing:
             def run(device: Device | Capture, inputs: Arrays, outputs: Arrays) -> None:
                 arrays = named(inputs, outputs)
-                device.launch(own.launch, own.given(arrays))
+                device.launch(own.launch, own.arguments(arrays))
 
             return run
 
@@ -161,6 +159,12 @@ class _One:
         """Elements of the bias in front of its own."""
         return self.first if self.member.whole_bias else 0
 
+    @property
+    def sibling(self) -> Sibling:
+        member = self.member
+        sizes = (self.columns, self.first, self.width, self.skipped)
+        return Sibling(member.b, member.bias, self.output, *sizes, member.after)
+
 
 @dataclass(frozen=True, slots=True)
 class _Separate:
@@ -171,40 +175,11 @@ class _Separate:
     after: Pass | None
 
 
-class _Operand(NamedTuple):
-    """An operand of a product in such tiles: a or b, whose names these are."""
-
-    product: Product
-    tile: Tile
-    names: tuple[str, str]
-    number: int
-
-    def of(self, arrays: Mapping[str, Array | None]) -> Argument:
-        a, b = (arrays[name] for name in self.names)
-        assert a is not None
-        assert b is not None
-        return operands(self.product, self.tile, a, b)[self.number]
-
-
-class _Own(NamedTuple):
-    """A launch of ours; arrays among the `arguments` go by their names."""
-
-    launch: Launch
-    arguments: Sequence[_Operand | str | np.generic | None]
-
-    def given(self, arrays: Mapping[str, Array | None]) -> list[Argument]:
-        """What it is launched with."""
-        return [
-            one.of(arrays) if isinstance(one, _Operand) else arrays.get(one) if isinstance(one, str) else one
-            for one in self.arguments
-        ]
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """The forms for arrays of known shapes and alignment."""
 
-    own: Mapping[str, _Own]
+    own: Mapping[str, Family]
     """By its form."""
     separate: tuple[_Separate, ...] | Apart
     which: Class
@@ -231,7 +206,7 @@ def _plan(a: Array | None, each: Sequence[_One], device: Device) -> _Plan:
     columns, transposed = sum(one.width for one in each), each[0].member.transposed
     if max(rows, k, columns, *(one.columns for one in each)) > MOST:
         raise KernelError(f"more than 2^30 rows or columns, {rows} by {k} by {columns}")
-    vectors = (
+    vectors = Vectors(
         vector_of(dtype.itemsize, [k], [a]),
         vector_of(
             dtype.itemsize,
@@ -253,32 +228,15 @@ def _plan(a: Array | None, each: Sequence[_One], device: Device) -> _Plan:
             return sum(tile.count(rows, one.width) for one in each)
 
         tiles |= warpgroup_tiles(blocks, multiprocessors, device.maps)
+    name, own = each[0].member.a, [one.sibling for one in each]
     return _Plan(
-        {form: _own(tile, each, rows, k, dtype, vectors) for form, tile in tiles.items()},
+        {
+            form: siblings_launch(tile, name, rows, k, own, transposed, dtype.name, vectors)
+            for form, tile in tiles.items()
+        },
         tuple(_separate(one, rows, k, multiprocessors) for one in each),
-        Class.of(Product(rows, columns, k, transposed), 1, dtype.name, access, f"{len(each)} siblings"),
+        Class.of(Product(rows, columns, k, transposed), 1, dtype.name, access, f"{len(each)} {SIBLINGS}"),
     )
-
-
-def _own(
-    tile: Tile, each: Sequence[_One], rows: int, k: int, dtype: np.dtype[np.generic], vectors: tuple[int, int, int]
-) -> _Own:
-    """All products as one launch of such tiles.  Raises KernelError if it would be too large."""
-    blocks, transposed = 0, each[0].member.transposed
-    both = [
-        [_Operand(Product(rows, one.columns, k, transposed), tile, (one.member.a, one.member.b), x) for x in range(2)]
-        for one in each
-    ]
-    arguments: list[_Operand | str | np.generic | None] = [both[0][0], np.int32(rows), np.int32(k)]
-    for one, (_, b) in zip(each, both, strict=True):
-        blocks += tile.count(rows, one.width)
-        if blocks > MOST_BLOCKS:
-            raise KernelError("products of more tiles than one launch has blocks")
-        arguments += [b, one.member.bias or None, one.output]
-        arguments += map(np.int32, (one.columns, one.first, one.width, one.skipped, blocks))
-    source = siblings(dtype.name, tile, transposed, vectors, tuple(one.member.after for one in each))
-    shared = tile.shared(dtype.itemsize, transposed)
-    return _Own(Launch(source, "siblings", (blocks,), (tile.threads,), shared), arguments)
 
 
 def _separate(one: _One, rows: int, k: int, multiprocessors: int) -> _Separate:

@@ -95,7 +95,7 @@ def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]
         y + before * n, bias, residual, m, n, scale, repeated, static_cast<unsigned>(period), m > period - repeated
     }};
     multiply(
-        further(a, offset_a + part.batch * stride_a), further(b, offset_b + part.batch * stride_b), result, part.row,
+        matrix_of(a, offset_a, stride_a, part.batch), matrix_of(b, offset_b, stride_b, part.batch), result, part.row,
         part.column, k
     );
 }}

@@ -1,7 +1,7 @@
 // Copies of boxes of a matrix by the tensor memory accelerator of sm_90, and the mbarriers that tell when they are there
 // (PTX ISA, "Tensor Memory Access", "mbarrier", "cp.async.bulk.tensor").
 //
-// One thread begins a copy: a box [rows, 64 columns] of a matrix that a tensor map tells of comes to shared memory in the
+// One thread begins a copy: a box [rows, 64 columns] of one of the matrices that a tensor map tells of comes to shared memory in the
 // pattern of 128 bytes that products read (warpgroup.cuh), zeros where the matrix has none.  It writes by the asynchronous
 // proxy, by which products read: no fence is between.
 //
@@ -29,8 +29,8 @@ __device__ __forceinline__ void mbarrier_init(Mbarrier* at, int count) { emulato
 __device__ __forceinline__ void mbarrier_arrive(Mbarrier* at) { emulator::mbarrier_arrive(at); }
 __device__ __forceinline__ void mbarrier_expect(Mbarrier* at, int bytes) { emulator::mbarrier_arrive_expect_tx(at, bytes); }
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* at, unsigned parity) { emulator::mbarrier_wait_parity(at, parity); }
-__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int column, int row, Mbarrier* there) {
-    emulator::bulk_copy_2d(to, &map, column, row, there);
+__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int column, int row, int number, Mbarrier* there) {
+    emulator::bulk_copy_3d(to, &map, column, row, number, there);
 }
 #else
 __device__ __forceinline__ unsigned in_shared(const void* at) {
@@ -64,12 +64,12 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* at, unsigned parity) {
     } while (!done);
 }
 
-// Begins the copy of the box whose first element is at (row, column); its bytes count at `there` (PTX ISA,
+// Begins the copy of the box of a matrix whose first element is at (row, column); its bytes count at `there` (PTX ISA,
 // "cp.async.bulk.tensor").
-__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int column, int row, Mbarrier* there) {
+__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int column, int row, int number, Mbarrier* there) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
-        ::"r"(in_shared(to)), "l"(&map), "r"(in_shared(there)), "r"(column), "r"(row)
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+        "[%2];" ::"r"(in_shared(to)), "l"(&map), "r"(in_shared(there)), "r"(column), "r"(row), "r"(number)
         : "memory");
 }
 #endif

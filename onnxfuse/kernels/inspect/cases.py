@@ -140,6 +140,15 @@ SOFTMAXES = (
         dtype=FLOAT,
         large=((8, 21, 513, 513),),
     ),
+    Case(
+        "softmax",
+        "Softmax, axis 1 of 7 x 7 pixels",
+        "Softmax",
+        ((4, 96, 7, 7),),
+        attributes={"axis": 1},
+        large=((64, 96, 7, 7),),
+    ),
+    Case("softmax", "Softmax, axis 1 of a few", "Softmax", ((64, 9, 5),), attributes={"axis": 1}),
     Case("softmax", "Softmax, axis 0", "Softmax", ((128, 256),), attributes={"axis": 0}, large=((512, 65536),)),
     Case(
         "softmax",
@@ -267,6 +276,14 @@ REGIONS = (
         f"(x, g) => (y) {{ {CHANNELS} {EPSILON} {NORM} y = Mul(n, g) }}",
         ((2, 64, 64), (64, 1)),
         large=((8, 256, 1024), (256, 1)),
+    ),
+    Case(
+        "region",
+        "norm of channels, 14 x 14 pixels",
+        f"(x, g) => (y) {{ {CHANNELS} {EPSILON} {NORM} y = Mul(n, g) }}",
+        ((4, 96, 196), (96, 1)),
+        TRANSPOSES,
+        large=((64, 96, 196), (96, 1)),
     ),
     Case(
         "region",

@@ -43,7 +43,7 @@ COUNTED = re.compile(
     r"|Siblings float16 (large|warpgroups( maps)?)|Gated float16 (medium|warpgroups( maps)?)"
     r"|FusedMatMul float32 large|(Gelu|SwiGLU|GeGLU|PRelu|Transpose|RotaryEmbedding) .*float16|Gelu flat .*"
     r"|SkipLayerNormalization float16 (warp|block|wide)|LayerNormalization float16 (16k|odd)"
-    r"|Softmax float16 (warp|columns)|(GroupNormalization|Region .*) float16"
+    r"|Softmax float16 (warp|columns|slabs)|(GroupNormalization|Region .*) float16"
 )
 """The names of sources that stand for the others: to read one takes nvdisasm half a second."""
 

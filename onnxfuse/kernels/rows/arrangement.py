@@ -121,18 +121,21 @@ def arrange_sectors(
 
 @lru_cache(maxsize=1024)
 def arrange_across(
-    columns: int, vector: int = 1, itemsize: int = 4, arrays: int = 1, mixed: bool = False
+    columns: int, vector: int = 1, itemsize: int = 4, arrays: int = 1, mixed: bool = False, crooked: bool = False
 ) -> Arrangement:
-    """Threads for rows whose neighbours lie in neighbouring rows, `vector` of which a thread has at a time.  Where that
-    is `mixed`, what else is read or written has its neighbours in a row, and lanes along both are whole sectors."""
+    """Threads for rows whose neighbours lie in neighbouring rows, `vector` of which a thread has at a time: lanes along
+    these are two sectors, or four where they begin anywhere in one (`crooked`), or one where columns are many.  Where
+    that is `mixed`, what else is read or written has its neighbours in a row: lanes along both are whole sectors."""
     if vector == 1:
         side, most = 32, max(1, HELD // arrays)
         warps = min(MOST_WARPS_ACROSS, _power(-(-columns // IN_FLIGHT_ACROSS)))
     else:
-        side, most = 2 * SECTOR // (vector * itemsize), max(1, HELD // (vector * arrays))
-        partial = mixed and 32 // side * itemsize < SECTOR
-        if partial or columns > 32 // side * MOST_WARPS_ACROSS * most:
-            side = max(1, side // 2)
+        one, most = SECTOR // (vector * itemsize), max(1, HELD // (vector * arrays))
+        side = (4 if crooked else 2) * one
+        while side > max(1, one) and (
+            (mixed and 32 // side * itemsize < SECTOR) or columns > 32 // side * MOST_WARPS_ACROSS * most
+        ):
+            side //= 2
         warps = min(MOST_WARPS_ACROSS, _power(-(-columns // (32 // side * most))))
     items = -(-columns // (warps * (32 // side)))
     wide = items > most

@@ -109,7 +109,7 @@ def passes(
     sector = moves.sector() if layout == SINGLE and aligned and not sums else 1
     arrays = max(1, len(plan.registers) + len(sums))
     how = (
-        tiles.arrangement(sector, arrays) if tiles else _arranged(matrix, layout, sector, arrays, len(first) + len(own))
+        tiles.arrangement(sector, arrays) if tiles else _arranged(moves, layout, sector, arrays, len(first) + len(own))
     )
     if how.wide:
         plan = schedule(work.reductions, work.sums, work.stores, hold=False, layout=layout)
@@ -178,13 +178,13 @@ class _Work:
         return _Work(reductions, sums, stores)
 
 
-def _arranged(matrix: Matrix, layout: Layout, sector: int, arrays: int, addresses: int) -> Arrangement:
-    itemsize = max(ACCESS // layout.width, 4) if layout.width == 1 else ACCESS // layout.width
+def _arranged(moves: Moves, layout: Layout, sector: int, arrays: int, addresses: int) -> Arrangement:
     if layout.across:
-        return arrange_across(matrix.columns, layout.width, itemsize, arrays, layout.mixed)
+        return arrange_across(moves.columns, layout.width, moves.itemsize(), arrays, layout.mixed, moves.crooked())
+    itemsize = max(ACCESS // layout.width, 4) if layout.width == 1 else ACCESS // layout.width
     if sector > 1:
-        return arrange_sectors(matrix.columns, 1, sector, itemsize, matrix.rows > CROWDED, arrays, addresses)
-    return arrange(matrix.columns, layout.width, itemsize, matrix.rows > CROWDED, arrays, addresses)
+        return arrange_sectors(moves.columns, 1, sector, itemsize, moves.rows > CROWDED, arrays, addresses)
+    return arrange(moves.columns, layout.width, itemsize, moves.rows > CROWDED, arrays, addresses)
 
 
 def behind_sums(reductions: Sequence[Reduction], sums: Sequence[Reduction], stores: Sequence[Stored]) -> list[Stored]:

@@ -143,6 +143,8 @@ def samples() -> Iterable[tuple[str, Source]]:
         yield f"LogSoftmax {dtype} 1000", launched(LogSoftmax({}), dtype, [(ROWS, 1000)])
         yield f"SafeSoftmax {dtype} 16k", launched(SafeSoftmax({}), dtype, [(ROWS, 16384)])
         yield f"Softmax {dtype} columns", launched(Softmax({"axis": 1}), dtype, [(16, 512, 4096)])
+        yield f"Softmax {dtype} slabs", launched(Softmax({"axis": 1}), dtype, [(64, 96, 49)])
+        yield f"LogSoftmax {dtype} slabs of vectors", launched(LogSoftmax({"axis": 1}), dtype, [(64, 96, 196)])
         for name, text, shapes in REGIONS:
             body = parser.parse_function(f'<opset_import: ["": 20], domain: "onnxfuse"> Region_1 {text}')
             made = region(body, [dtype.name] * len(shapes), [dtype.name] * len(body.output))({})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
@@ -24,8 +25,11 @@ from .passes import Passes
 from .several import several
 from .source import Expression, Operand, Program
 
-THREADS = 256
-"""Of a block of softmax_columns.cu."""
+THREADS, MOST_THREADS = 256, 1024
+"""Of a block of softmax_columns.cu, where a block has tiles of columns; and where it has whole slabs, at most."""
+WARP = 32
+SLOTS = 4096
+"""Vectors times their elements of a block at most: it keeps two numbers for each of them."""
 
 
 @cache
@@ -41,9 +45,47 @@ def program(form: str) -> Program:
 
 
 @cache
-def columns_source(form: str, dtype: str, vector: int) -> Source:
-    """Softmax along an axis that is not the last, of so many neighbours at a time."""
-    return Source.file("softmax_columns.cu", FORM=form, TYPE=TYPES[dtype], VECTOR=vector)
+def columns_source(form: str, dtype: str, vector: int, threads: int = THREADS, slabs: bool = False) -> Source:
+    """Softmax along an axis that is not the last, of so many neighbours at a time; a block of at most so many threads
+    has tiles of columns, or whole slabs."""
+    return Source.file(
+        "softmax_columns.cu", FORM=form, TYPE=TYPES[dtype], VECTOR=vector, THREADS=threads, SLABS=int(slabs)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Slabs:
+    """What a block of so many threads has of x [outer, columns, inner] where that is whole slabs [columns, inner]:
+    `count` of them, each of `width` vectors by `columns`, and threads for `depth` columns."""
+
+    width: int
+    depth: int
+    count: int
+    threads: int
+
+
+def slabs(columns: int, width: int, sector: int, most: int = MOST_THREADS) -> Slabs | None:
+    """Slabs for a block of at most so many threads, of which each warp begins at a sector of so many vectors; None
+    where a slab has too many.
+
+    A thread has one column, and slabs begin at a sector together, or the first threads of a block lie before them.  Or
+    it has every depth-th column of one slab: then depth times width is a multiple of a sector."""
+    slab = columns * width
+    together = slab * (sector // math.gcd(sector, slab))
+    if together <= most:
+        count = together // slab * max(1, THREADS // together)
+        return Slabs(width, columns, count, _warps(count * slab))
+    if slab <= THREADS:
+        count = THREADS // slab
+        return Slabs(width, columns, count, _warps(count * slab + sector - 1))
+    depth = sector // math.gcd(sector, width)
+    depth *= max(1, THREADS // (depth * width))
+    return Slabs(width, depth, 1, _warps(depth * width)) if depth * width <= most else None
+
+
+def _warps(threads: int) -> int:
+    """The same, in whole warps."""
+    return -(-threads // WARP) * WARP
 
 
 class Softmax:
@@ -78,10 +120,16 @@ class Softmax:
             return
         if columns > MOST_COLUMNS:
             raise KernelError(f"{self.signature.op}: {columns} elements along axis {axis} are more than 2^30")
+        vector = vector_of(x.dtype.itemsize, (inner,), (x, y))
+        if found := self._slabs(x, y, columns, inner, vector):
+            code = columns_source(self.form, x.dtype.name, vector, _power(max(THREADS, found.threads)), slabs=True)
+            sizes = (np.int64(outer), np.int32(found.width), np.int32(found.depth), np.int32(found.count))
+            launched = Launch(code, "softmax_columns", (-(-outer // found.count),), (found.threads,))
+            device.launch(launched, (x, y, np.int64(inner), np.int32(columns), *sizes))
+            return
         if tiles := self._tiles(x, y, inner):
             tiles.run(device, [x], [y])
             return
-        vector = vector_of(x.dtype.itemsize, (inner,), (x, y))
         while vector > 1 and outer * _across(columns, inner // vector) < device.multiprocessors:
             vector //= 2
         width, depth = tile(columns, inner // vector)
@@ -89,6 +137,13 @@ class Softmax:
         blocks = outer * _across(columns, inner // vector)
         given = (x, y, np.int64(inner), np.int32(columns))
         device.launch(Launch(code, "softmax_columns", (blocks,), (width, depth)), given)
+
+    def _slabs(self, x: Array, y: Array, columns: int, inner: int, vector: int) -> Slabs | None:
+        """Whole slabs for each block, where columns begin anywhere in a sector and are short."""
+        size = x.dtype.itemsize
+        if size * inner % SECTOR == 0 or not aligned((x, y)):
+            return None
+        return slabs(columns, inner // vector, SECTOR // (size * vector), min(MOST_THREADS, SLOTS // vector))
 
     def _tiles(self, x: Array, y: Array, inner: int) -> Passes | None:
         """Tiles of neighbours in shared memory, where columns begin anywhere in a sector, and these would be read as

@@ -87,7 +87,7 @@ class Moves:
         across, along = (self._bytes(name) for name in (ROW, COLUMN))
         if across:
             found = Layout(self._widest(ROW, self.rows, aligned), True, bool(along))
-            if not along or found.width * self._itemsize() == WHOLE:
+            if not along or found.width * self.itemsize() == WHOLE:
                 return found
         return self.along(aligned)
 
@@ -101,8 +101,17 @@ class Moves:
         across, along = (self._bytes(name) for name in (ROW, COLUMN))
         if not across:
             return False
-        held = self._widest(ROW, self.rows, True) * self._itemsize()
+        held = self._widest(ROW, self.rows, True) * self.itemsize()
         return held < WHOLE or self.columns * along % SECTOR > 0 if along else held < ENOUGH
+
+    def crooked(self) -> bool:
+        """Do neighbours that lie in neighbouring rows begin anywhere in a sector?"""
+        return any(
+            size * c % SECTOR > 0
+            for place, size in self._placed()
+            if beside(place, ROW) and {ROW, COLUMN} <= variables(place)
+            for c in (place.const, *(c for atom, c in place.terms.items() if ROW not in variables(Index(0, {atom: 1}))))
+        )
 
     def sector(self) -> int:
         """Elements of a sector of what follows row upon row in memory, where single ones are read and written so; 1
@@ -121,7 +130,8 @@ class Moves:
         """Of what has its neighbours where `name` differs by one, and is another element in each row and column."""
         return sum(size for place, size in self._placed() if beside(place, name) and {ROW, COLUMN} <= variables(place))
 
-    def _itemsize(self) -> int:
+    def itemsize(self) -> int:
+        """Bytes of the largest element of those."""
         return max(size for place, size in self._placed() if beside(place, ROW) and {ROW, COLUMN} <= variables(place))
 
     def _widest(self, name: str, extent: int, aligned: bool) -> int:

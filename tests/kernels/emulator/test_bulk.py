@@ -21,7 +21,7 @@ BYTES = BOX[0] * BOX[1] * 2
 COPIED = (
     Source.file("bulk.cuh")
     + """
-extern "C" __global__ void copied(const __grid_constant__ TensorMap map, int column, int row, uint4* y) {
+extern "C" __global__ void copied(const __grid_constant__ TensorMap map, int column, int row, int number, uint4* y) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Mbarrier* const there = reinterpret_cast<Mbarrier*>(memory + 2048);
     if (threadIdx.x == 0) {
@@ -31,7 +31,7 @@ extern "C" __global__ void copied(const __grid_constant__ TensorMap map, int col
     __syncthreads();
     if (threadIdx.x == 0) {
         mbarrier_expect(there, 2048);
-        copy_box(memory, map, column, row, there);
+        copy_box(memory, map, column, row, number, there);
     }
     mbarrier_wait(there, 0);
     y[threadIdx.x] = reinterpret_cast<uint4*>(memory)[threadIdx.x];
@@ -40,16 +40,22 @@ extern "C" __global__ void copied(const __grid_constant__ TensorMap map, int col
 )
 
 
-@pytest.mark.parametrize(("row", "column"), [(0, 0), (16, 8), (30, 24), (-3, -16), (40, 0), (0, 128)])
-def test_a_box_is_in_the_pattern_and_zeros_where_the_matrix_has_none(row: int, column: int) -> None:
-    """Piece c of 16 bytes of row r lies at place c ^ r % 8."""
-    matrix = np.arange(1, 9 + ROWS * COLUMNS).astype(HALF)
+BOXES = [(0, 0, 0), (16, 8, 0), (30, 24, 0), (-3, -16, 0), (40, 0, 0), (0, 128, 0), (30, 24, 1), (16, 8, 2), (0, 0, -1)]
+
+
+@pytest.mark.parametrize(("row", "column", "number"), BOXES)
+def test_a_box_is_in_the_pattern_and_zeros_where_the_matrix_has_none(row: int, column: int, number: int) -> None:
+    """Piece c of 16 bytes of row r lies at place c ^ r % 8; a matrix has neither rows nor columns of the next."""
+    matrix = (np.arange(8 + 3 * ROWS * COLUMNS) % 2039 + 1).astype(HALF)
     y = np.empty(BYTES // 2, HALF)
-    map, device = TensorMap(matrix, 8, ROWS, COLUMNS, BOX), Emulated()
+    map, device = TensorMap(matrix, 8, ROWS, COLUMNS, BOX, 2, (ROWS + 1) * COLUMNS), Emulated()
     with device.fresh(y):
-        device.launch(Launch(COPIED, "copied", (1,), (128,), 4096), [map, np.int32(column), np.int32(row), y])
+        given = [map, np.int32(column), np.int32(row), np.int32(number), y]
+        device.launch(Launch(COPIED, "copied", (1,), (128,), 4096), given)
     wide = np.zeros((ROWS + 300, COLUMNS + 300), HALF)
-    wide[100 : 100 + ROWS, 100 : 100 + COLUMNS] = matrix[8:].reshape(ROWS, COLUMNS)
+    if 0 <= number < 2:
+        own = matrix[8 + number * (ROWS + 1) * COLUMNS :][: ROWS * COLUMNS]
+        wide[100 : 100 + ROWS, 100 : 100 + COLUMNS] = own.reshape(ROWS, COLUMNS)
     box = wide[100 + row :, 100 + column :][: BOX[0], : BOX[1]].reshape(16, 8, 8)
     found = y.reshape(16, 8, 8)
     for r in range(16):
@@ -92,8 +98,8 @@ extern "C" __global__ void ring(const __grid_constant__ TensorMap a, int steps, 
             if (mistake == NO_BYTES) mbarrier_arrive(full + stage);
             else if (mistake != NO_EXPECT) mbarrier_expect(full + stage, expected);
             const int at = mistake == NOWHERE ? 4 * bytes : mistake == BESIDE ? 16 : stage * bytes;
-            copy_box(memory + at, a, step * 64, 0, full + stage);
-            if (mistake == MORE_COPIES && step == 1) copy_box(memory + at, a, 0, 0, full + stage);
+            copy_box(memory + at, a, step * 64, 0, 0, full + stage);
+            if (mistake == MORE_COPIES && step == 1) copy_box(memory + at, a, 0, 0, 0, full + stage);
             if (stage == 1 && mistake != NO_PARITY) parity ^= 1;
         }
         __syncwarp();

@@ -88,6 +88,19 @@ def by_maps(name: str) -> Callable[[Any], None]:
     return proved(go, "tma")
 
 
+def batches_by_maps(device: Any) -> None:
+    """Of matrices that each product has for itself, and of one that all have."""
+
+    def go(device: Any) -> None:
+        given = attributes("Relu")
+        for a, b in (((2, 136, 264), (2, 264, 136)), ((136, 264), (2, 264, 136))):
+            arrays = operands(a, b, HALF)
+            (y,) = run(FusedMatMul(given), arrays, device)
+            assert_right(y, arrays, given)
+
+    proved(go, "tma")(device)
+
+
 RUNS = {
     "half": launched(HALF, 70, 168, 136),  # ends in the stage that results pass through
     "half transposed": launched(HALF, 70, 200, 136, transposed=True),
@@ -108,6 +121,7 @@ RUNS = {
     "narrow warpgroups": by_warpgroups(136, False),
     "tensor maps": by_warpgroups(264, False, "tma"),
     "tensor maps transposed": by_warpgroups(264, True, "tma"),
+    "batches by tensor maps": batches_by_maps,
     "siblings by tensor maps": by_maps("siblings"),
     "gate by tensor maps": by_maps("gate of a packed matrix"),
     "rows by tensor maps": by_maps("rows"),
@@ -180,7 +194,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("float transposed", "(n / 64 * 4 + n % 4) * 16", "(n / 64 * 4 + n % 2) * 16"),
     ("float transposed", "(16 * j + x()) * STRIDE_B", "(16 * j + y()) * STRIDE_B"),
     ("float", "first_column + 16 * j + 4 * x()", "first_column + 16 * j + 4 * y()"),
-    ("batched", "part.batch * stride_a", "0 * stride_a"),
+    ("batched", "number * stride", "0 * stride"),
     ("batched", "part.batch * stride_b", "part.batch * stride_a"),
     ("batched", "first + part.batch * static_cast<long long>(m)", "first"),
     ("shared", "first = blockIdx.y * share", "first = 0"),
@@ -240,6 +254,10 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("tensor maps", "}\n    __syncthreads();\n    sums", "}\n    sums"),
     ("tensor maps", "if (step && threadIdx.x", "if (threadIdx.x"),
     ("tensor maps transposed", "warp >= MULTIPLYING / 32", "false"),
+    ("batches by tensor maps", "stride ? number : 0}", "number}"),
+    ("batches by tensor maps", "row, a.number, there", "row, 0, there"),
+    ("batches by tensor maps", "from, b.number, there", "from, 0, there"),
+    ("batches by tensor maps", "offset_b, stride_b, part.batch)", "offset_b, stride_b, part.batch + 1)"),
     ("siblings by tensor maps", "b = &b1", "b = &b0"),
     ("siblings by tensor maps", "first + part.column", "part.column + 64"),
     ("gate by tensor maps", "(to + TILE_N / 2 * TILE_K, c,", "(to, c,"),

@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from onnxfuse.errors import KernelError
 from onnxfuse.kernels import of_region
-from onnxfuse.kernels.device.device import Argument, Array, Launch, Product, TensorType
-from onnxfuse.kernels.device.host_products import NumPy
+from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.emulator import memory
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import forms, proof
@@ -25,6 +22,7 @@ from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.proof import BEGUN, Proofs
 from onnxfuse.kernels.gemm.region import ProductRegion
 from onnxfuse.kernels.gemm.tiles import ARCHITECTURE, WARPGROUPS
+from tests.gemm_card import CARD, Card
 from tests.gemm_cases import BFLOAT, FLOAT, HALF, assert_near, assert_right, attributes, operands
 from tests.kernel_runs import run
 from tests.region_runs import computed, function
@@ -32,7 +30,6 @@ from tests.region_runs import computed, function
 from .test_gated import GEGLU, PACKED
 from .test_siblings import BIASED, arrays, made, wanted
 
-CARD = "Fake sm_90, driver 1"
 PROVED = ["", *[ARCHITECTURE] * len(WARPGROUPS), ARCHITECTURE]
 """The architectures that a first product launches kernels of."""
 SMALL = (136, 264, 328)
@@ -42,51 +39,16 @@ SMALL = (136, 264, 328)
 PLAIN = Class("float16", 1, 256, 512, 512, False, 16)
 
 
-class FakeVendor(NumPy):
-    """A library that has no products, on a card that says what it is called."""
-
-    def __init__(self, card: str | None = CARD) -> None:
-        super().__init__(lambda array: None)
-        self.card, self.capturing = card, False  # type: ignore[assignment]
-
-    def product(self, product: Product, a: Array, b: Array, y: Array) -> None:
-        raise KernelError("not asked for")
-
-    def fuses(self, activation: str, dtype: np.dtype[Any]) -> bool:
-        return False
-
-    def clock(self, run: Callable[[], None]) -> Callable[[], float]:
-        raise KernelError("not asked for")
-
-
-class Card(Emulated):
-    """An emulated card on which kernels of one architecture have other text in one place."""
-
-    def __init__(self, before: str = "", after: str = "", card: str | None = CARD) -> None:
-        super().__init__(checked=False, architecture="sm_90")
-        self.vendor = FakeVendor(card)
-        self.launched: list[str] = []
-        self._before, self._after = before, after
-
-    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
-        source = launch.source
-        self.launched.append(source.architecture)
-        if source.architecture and self._before:
-            assert self._before in source.text
-            launch = replace(launch, source=replace(source, text=source.text.replace(self._before, self._after)))
-        super().launch(launch, arguments)
-
-
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where verdicts of this test are kept; products are small, and warpgroups compute them if they may."""
     monkeypatch.setattr(proof, "SIZE", SMALL)
     monkeypatch.setenv(VARIABLE, "wgmma")
-    proof._passes.cache_clear()
+    proof._launched.cache_clear()
     kept, path = Proofs(tmp_path / "proofs.json"), tmp_path / "proofs.json"
     monkeypatch.setattr(forms, "proofs", lambda: kept)
     yield path  # type: ignore[misc]
-    proof._passes.cache_clear()
+    proof._launched.cache_clear()
 
 
 def product(device: Emulated, dtype: np.dtype[Any] = HALF, transposed: bool = False) -> Any:
@@ -154,7 +116,7 @@ def family(name: str, device: Emulated) -> None:
 
 @pytest.mark.parametrize("form", [WGMMA, TMA])
 def test_so_have_products_of_one_operand_and_rows(path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    """A gate proves itself: its tile has two products side by side, which another's has not."""
+    """All of them prove themselves: a gate's tile has two products side by side, those of several choose one."""
     monkeypatch.setenv(VARIABLE, form)
     device = Card()
     for name in FAMILIES:
@@ -162,8 +124,7 @@ def test_so_have_products_of_one_operand_and_rows(path: Path, monkeypatch: pytes
             continue  # what is another by maps is the same of those that are not
         device.launched.clear()
         family(name, device)
-        proved = name in ("siblings", "gate of turned weights", "gate of a packed matrix")  # nothing was of its kind
-        assert device.launched == (PROVED if proved else [ARCHITECTURE]), name
+        assert device.launched == PROVED, name
 
 
 def test_a_gate_of_one_product_alone_is_refused(path: Path) -> None:
@@ -173,9 +134,32 @@ def test_a_gate_of_one_product_alone_is_refused(path: Path) -> None:
     assert device.launched == ["", ARCHITECTURE, ARCHITECTURE, ""]
 
 
+@pytest.mark.parametrize(
+    ("form", "before", "after"),
+    [(WGMMA, "b = b1, bias", "b = b0, bias"), (TMA, "b = &b1", "b = &b0"), (TMA, "b = &b1, bias", "b = &a, bias")],
+)
+def test_several_products_that_take_another_matrix_are_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, form: str, before: str, after: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, form)
+    device = Card(before, after)
+    with pytest.warns(RuntimeWarning, match="numbers of a product .* are others|proof failed"):
+        family("siblings", device)
+    assert device.launched[-1] == ""
+
+
+@pytest.mark.parametrize("after", ["0};", "1 - number};", "number + 1};"])
+def test_a_batch_that_takes_another_matrix_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
+    monkeypatch.setenv(VARIABLE, TMA)
+    device = Card("stride ? number : 0};", after)
+    with pytest.warns(RuntimeWarning, match="numbers of a product .* are others"):
+        product(device)
+    assert device.launched == ["", ARCHITECTURE, ARCHITECTURE, ""]
+
+
 @pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
 def test_operands_may_come_by_tensor_maps(path: Path, monkeypatch: pytest.MonkeyPatch, transposed: bool) -> None:
-    """By a proof of its own; a batch, and a device that has none, are multiplied by warps where they were asked for."""
+    """By a proof of its own, a batch too; a device that has none multiplies by warps where they were asked for."""
     monkeypatch.setenv(VARIABLE, TMA)
     device = Card()
     product(device, HALF, transposed)
@@ -185,11 +169,14 @@ def test_operands_may_come_by_tensor_maps(path: Path, monkeypatch: pytest.Monkey
     device.launched.clear()
     computed((REGION[0], REGION[1]), np.float16, device)
     assert device.launched == [ARCHITECTURE], "what is behind it needs no other"
-    device.launched.clear()
-    arrays = operands((2, 136, 264), (2, 264, 136), HALF)
-    (y,) = run(FusedMatMul(attributes("Relu")), arrays, device)
-    assert_right(y, arrays, attributes("Relu"))
+    for a, b in (((2, 136, 264), (2, 264, 136)), ((136, 264), (3, 264, 136)), ((2, 1, 136, 264), (1, 2, 264, 136))):
+        device.launched.clear()
+        arrays = operands(a, b, HALF)
+        (y,) = run(FusedMatMul(attributes("Relu")), arrays, device)
+        assert_right(y, arrays, attributes("Relu"))
+        assert set(device.launched) == {ARCHITECTURE}
     monkeypatch.setattr(device, "maps", False)
+    device.launched.clear()
     product(device)
     assert ARCHITECTURE not in device.launched
 

@@ -35,6 +35,11 @@ CASES: dict[str, Case] = {
         "r = Reshape(s, n) y = Transpose<perm = [0, 2, 1, 3]>(r) }",
         [(2, 5, 16), (16, 24), (24,)],
     ),
+    "what rows share is computed, of neighbours that begin anywhere": (
+        "(a, b, c, d) => (y) { p = MatMul(a, b) n = Constant<value = int64[4] {2, 5, 4, 6}>() r = Reshape(p, n) "
+        "e = Exp(c) s = Add(r, e) t = Tanh(d) y = Mul(s, t) }",
+        [(2, 5, 16), (16, 24), (6,), (4, 6)],
+    ),
     "turned as a whole, and itself": (
         "(a, b) => (p, y) { p = MatMul(a, b) e = Exp(p) y = Transpose<perm = [0, 2, 1]>(e) }",
         [(2, 5, 7), (7, 9)],

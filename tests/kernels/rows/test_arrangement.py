@@ -75,11 +75,13 @@ def test_long_rows_that_two_blocks_hold_leave_room_for_both() -> None:
     assert not found.even(16384 - 8)
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(("mixed", "crooked"), [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize(("vector", "itemsize"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4), (8, 2)])
 @pytest.mark.parametrize("columns", [c for c in COLUMNS if c])
-def test_threads_across_rows_reach_every_column(columns: int, vector: int, itemsize: int, mixed: bool) -> None:
-    found = arrange_across(columns, vector, itemsize, 1, mixed)
+def test_threads_across_rows_reach_every_column(
+    columns: int, vector: int, itemsize: int, mixed: bool, crooked: bool
+) -> None:
+    found = arrange_across(columns, vector, itemsize, 1, mixed, crooked)
     assert found.threads & (found.threads - 1) == 0
     assert found.threads <= 32 * MOST_WARPS_ACROSS
     held = found.threads // found.across * found.items
@@ -94,3 +96,9 @@ def test_lanes_of_a_warp_are_whole_sectors_along_both_axes() -> None:
         found = arrange_across(64, vector, itemsize, 1, mixed=True)
         assert found.across * vector * itemsize >= 32
         assert 32 // found.across * itemsize >= 32
+
+
+def test_lanes_along_rows_that_begin_anywhere_are_four_sectors_while_columns_are_few() -> None:
+    sectors = {columns: arrange_across(columns, 4, 2, 1, crooked=True).across * 8 // 32 for columns in (96, 384, 768)}
+    assert sectors == {96: 4, 384: 2, 768: 1}
+    assert arrange_across(96, 8, 2).across * 16 == 2 * 32

@@ -10,7 +10,8 @@ import pytest
 
 from onnxfuse.kernels.device.device import Buffer
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
-from onnxfuse.kernels.rows.softmax import LogSoftmax, SafeSoftmax, Softmax, tile
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.rows.softmax import LogSoftmax, SafeSoftmax, Softmax, slabs, tile
 from tests.kernels.rows.test_row_kernels import BFLOAT, FAST, FLOAT, HALF, rows_of, widths
 from tests.row_cases import DTYPES, assert_close, run, softmax, values
 
@@ -80,12 +81,13 @@ def test_columns_are_read_in_vectors_unless_blocks_are_few() -> None:
 @pytest.mark.parametrize(
     ("kernel", "inner", "by", "turned"),
     [
-        (Softmax, 1001, 0, True),
-        (LogSoftmax, 1002, 0, True),
+        (Softmax, 1025, 0, True),
+        (LogSoftmax, 1026, 0, True),
         (Softmax, 1008, 0, False),  # whole sectors
         (Softmax, 1004, 0, False),  # vectors do as well
-        (Softmax, 1001, 1, False),  # sectors begin elsewhere
-        (SafeSoftmax, 1001, 0, False),
+        (Softmax, 1025, 1, False),  # sectors begin elsewhere
+        (SafeSoftmax, 1025, 0, False),
+        (Softmax, 49, 0, False),  # slabs do
     ],
 )
 def test_columns_that_begin_anywhere_are_tiles(kernel: type[Any], inner: int, by: int, turned: bool) -> None:
@@ -101,3 +103,44 @@ def test_a_tile_is_a_block(columns: int, inner: int) -> None:
     width, depth = tile(columns, inner)
     assert width * depth <= 256
     assert width & (width - 1) == depth & (depth - 1) == 0
+
+
+SLAB_CASES = list(itertools.product((1, 2, 5, 48, 300, 10**6), (1, 2, 3, 7, 33, 49, 512, 10**6), (2, 4, 8, 16)))
+
+
+@pytest.mark.parametrize(("columns", "width", "sector"), SLAB_CASES)
+def test_slabs_begin_at_sectors(columns: int, width: int, sector: int) -> None:
+    found = slabs(columns, width, sector)
+    if found is None:
+        assert width * sector > 1024 or columns * width > 1024
+        return
+    assert found.threads % 32 == 0
+    assert found.width * found.depth * found.count <= found.threads <= 1024
+    if found.depth < columns:
+        assert found.count == 1
+        assert found.depth * width % sector == 0
+    else:
+        beside = found.count * columns * width
+        assert beside % sector == 0 or beside + sector - 1 <= found.threads
+
+
+@pytest.mark.parametrize("dtype", [HALF, FLOAT], ids=str)
+@pytest.mark.parametrize("shape", [(13, 2, 7), (9, 3, 49), (5, 200, 5), (2, 70, 33), (3, 20, 98), (7, 9, 12)], ids=str)
+def test_slabs_are_softmax_too(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    x = values(np.random.default_rng(0), shape, dtype)
+    x[0, :, 1] = -np.inf
+    x[-1, -1] = np.asarray(30, dtype)
+    for kernel in (Softmax, LogSoftmax, SafeSoftmax):
+        device = Emulated(checked=True)
+        (y,) = run(device, kernel({"axis": 1}), [x])
+        assert_close(y, softmax(x, 1, kernel.signature.op))
+
+
+@pytest.mark.parametrize(("columns", "inner"), [(64, 7), (9, 5), (300, 49), (21, 9), (4, 98)])
+def test_each_sector_of_slabs_is_read_twice_and_written_once(columns: int, inner: int) -> None:
+    device, x = Emulated(), np.zeros((32, columns, inner), HALF)
+    with device.counting() as counts:
+        Softmax({"axis": 1}).launch(device, [x], [np.empty_like(x)])
+    (count,) = counts
+    assert count.total("global").excess <= 1.01
+    assert count.total("shared").excess <= 1.05

@@ -104,16 +104,17 @@ void wgmma(const Wgmma &call, Site site);
 void wgmma_fence(EMULATOR_SITE);
 void wgmma_commit(EMULATOR_SITE);
 void wgmma_wait(unsigned under_way, EMULATOR_SITE);
-// What a CUtensorMap of two dimensions says, in words of it; memory.py writes them.
+// What a CUtensorMap of three dimensions says, in words of it; memory.py writes them.
 struct TensorMapWords {
-  uint64_t address, inner, outer, stride;  // Of the tensor: elements of a row, rows, bytes from row to row.
+  uint64_t address, inner, outer, stride;  // Of a matrix of the tensor: elements of a row, rows, bytes from row to row.
+  uint64_t count, step;                    // Matrices, bytes from one to the next.
   uint64_t box_inner, box_outer, element, swizzle;  // Bytes of an element, and of a row of the pattern, 0 without one.
 };
 // mbarriers and bulk copies; see bulk_instructions.h.
 void barrier_init(void *where, unsigned count, Site site);
 void barrier_arrive(void *where, unsigned bytes, Site site);
 void barrier_wait(void *where, unsigned parity, Site site);
-void bulk_copy(void *to, const TensorMapWords &map, int inner, int outer, void *barrier, Site site);
+void bulk_copy(void *to, const TensorMapWords &map, int inner, int outer, int number, void *barrier, Site site);
 // What the counter is told of an access, where it is one on the card, too; see runtime/counter.cpp.
 enum class Space : uint8_t { global, shared };
 enum class Count : uint8_t { read, write, atomic };

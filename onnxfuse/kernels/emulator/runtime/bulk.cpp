@@ -24,7 +24,7 @@ constexpr unsigned NEVER = ~0u;
 struct Box {
   TensorMapWords map;
   char *to;
-  int inner, outer;
+  int inner, outer, number;
   Site site;
   const void *code;
   Thread *asked;
@@ -92,13 +92,14 @@ void reads_for(const Box &box, const char *from, size_t bytes) {
 }
 
 // A row of a box, zeros where the tensor has none.
-void take_row(const Box &box, size_t number, char *line) {
+void take_row(const Box &box, size_t line_number, char *line) {
   const TensorMapWords &m = box.map;
-  int64_t row = int64_t(box.outer) + int64_t(number), first = std::max(box.inner, 0);
+  int64_t row = int64_t(box.outer) + int64_t(line_number), first = std::max(box.inner, 0);
   int64_t last = std::min(int64_t(box.inner) + int64_t(m.box_inner), int64_t(m.inner));
   memset(line, 0, m.box_inner * m.element);
-  if (row < 0 || row >= int64_t(m.outer) || first >= last) return;
-  const char *from = reinterpret_cast<const char *>(m.address) + row * int64_t(m.stride) + first * int64_t(m.element);
+  if (row < 0 || row >= int64_t(m.outer) || first >= last || box.number < 0 || uint64_t(box.number) >= m.count) return;
+  const char *matrix = reinterpret_cast<const char *>(m.address) + box.number * int64_t(m.step);
+  const char *from = matrix + row * int64_t(m.stride) + first * int64_t(m.element);
   size_t bytes = size_t(last - first) * m.element;
   reads_for(box, from, bytes);
   memcpy(line + size_t(first - box.inner) * m.element, from, bytes);
@@ -224,15 +225,15 @@ void barrier_wait(void *where, unsigned parity, Site site) {
   }
 }
 
-void bulk_copy(void *to, const TensorMapWords &map, int inner, int outer, void *barrier, Site site) {
+void bulk_copy(void *to, const TensorMapWords &map, int inner, int outer, int number_of, void *barrier, Site site) {
   unsigned number = find(barrier, site);
   Barrier &b = bulk->barriers[number];
   if (!fenced_for_copies(b.made)) fail(site, "a copy by an mbarrier that was initialised with no fence.proxy.async between");
-  Box box = {map, static_cast<char *>(to), inner, outer, site, __builtin_return_address(0), thread};
+  Box box = {map, static_cast<char *>(to), inner, outer, number_of, site, __builtin_return_address(0), thread};
   size_t row = map.box_inner * map.element;
   if (row % PIECE || (map.swizzle && row > map.swizzle) || row > MOST_OF_ROW)
     fail(site, "a box with rows of %zu bytes in a pattern of %zu", row, size_t(map.swizzle));
-  if (map.address % PIECE || map.stride % PIECE || uintptr_t(to) % 128)
+  if (map.address % PIECE || map.stride % PIECE || map.step % PIECE || uintptr_t(to) % 128)
     fail(site, "a box between addresses that are no multiples of 16 and of 128 bytes");
   if (box.to < emulator_dynamic_shared || box.to + box.bytes() > emulator_dynamic_shared + DYNAMIC)
     fail(site, "a copy to memory that is not dynamic shared memory");

@@ -89,7 +89,7 @@ class Functions:
 
     def stores_apart(self, stores: Sequence[Stored]) -> tuple[list[str], list[str]]:
         """The same in two parts: what depends on no row (DOWN), and what is done for each."""
-        return self._statements((), stores, {}, False)
+        return self._statements((), stores, {}, False, apart=True)
 
     def statements(
         self,
@@ -105,10 +105,16 @@ class Functions:
         return [*before, *lines]
 
     def _statements(
-        self, uses: Sequence[tuple[Scalar, str]], stores: Sequence[Stored], known: Mapping[Scalar, str], once: bool
+        self,
+        uses: Sequence[tuple[Scalar, str]],
+        stores: Sequence[Stored],
+        known: Mapping[Scalar, str],
+        once: bool,
+        apart: bool = False,
     ) -> tuple[list[str], list[str]]:
         width = 1 if once else self.width
         writer = self._writer(width)
+        writer.across = [] if apart else None
         writer.names.update({**self.given, **known})
         each = [use.format(writer.scalar(element)) for element, use in uses]
         before, behind = list[str](), list[str]()
@@ -127,8 +133,9 @@ class Functions:
         self._outputs += stores
         if width == 1 or not each:
             return writer.outer, [*writer.middle, *writer.inner, *each]
-        loop = ["#pragma unroll", f"for (int v = 0; v < {width}; v++) {{", *writer.inner, *each, "}"]
-        return writer.outer, [*writer.middle, *before, *loop, *behind]
+        ahead = _over_lanes(width, writer.across) if writer.across else []
+        lines = [*writer.middle, *before, *_over_lanes(width, [*writer.inner, *each]), *behind]
+        return [*writer.outer, *ahead], lines
 
     def place(self, place: Index) -> tuple[list[str], str]:
         """Statements before it, and where an element stands."""
@@ -165,6 +172,10 @@ class Functions:
             tuple(values),
             tuple(f"const Divisor {name} = {{{name}_n, {name}_m, {name}_s}};" for name in divisors),
         )
+
+
+def _over_lanes(width: int, lines: Sequence[str]) -> list[str]:
+    return ["#pragma unroll", f"for (int v = 0; v < {width}; v++) {{", *lines, "}"]
 
 
 def stored_at(place: Index, width: int) -> Index | None:

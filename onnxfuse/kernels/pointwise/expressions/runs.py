@@ -64,7 +64,7 @@ def anywhere(writer: Writer, source: int, offset: Index, size: int) -> str:
     key = ("run", source, offset)
     if key not in writer.names:
         name, kind, width = writer.name(key, "x"), TYPES[writer.dtypes[source]], writer.width
-        own = replace(writer, inner=[], names=_outside(writer), positions=False)
+        own = replace(writer, inner=[], names=_outside(writer), positions=False, across=None)
         each = own.index(offset)
         writer.names |= _outside(own)
         single = [f"for (int v = 0; v < {width}; ++v) {{", *own.inner, f"{name}[v] = in{source}[{each}];", "}"]

@@ -33,8 +33,8 @@ from .index import (
     neighbours,
 )
 from .runs import anywhere
-from .scalars import BOOL, FLOAT, LONG, Scalar
-from .trace import real
+from .scalars import FLOAT, Scalar
+from .trace import literal, real, zero
 
 OPENING = 'extern "C" __global__ void __launch_bounds__(256) {}('
 NARROW_LIMIT = 1 << 30
@@ -72,6 +72,8 @@ class Writer:
     """Names that are somebody else's."""
     positions: bool = True
     """Is there an `i`?"""
+    across: list[str] | None = None
+    """Statements of lanes that no row changes (DOWN), whose values arrays keep; None where they are not apart."""
 
     # ------------------------------------------------------------------------------------------------------- names
 
@@ -86,6 +88,11 @@ class Writer:
     def statement(self, key: Any, prefix: str, type: str, text: str, depends: int) -> str:
         """A named value; the statement stands outside the loop over lanes if it can, and outside that over rows."""
         name = self.name(key, prefix)
+        if self.across is not None and depends & LANE and not depends & (ROW | DOWN):
+            self.outer.append(f"{type} {name}[{self.width}];")
+            self.names[key] = f"{name}[v]"
+            self.across.append(f"{name}[v] = {text};")
+            return self.names[key]
         (self.inner if depends & LANE else self.before_lanes(depends)).append(f"const {type} {name} = {text};")
         return name
 
@@ -263,18 +270,6 @@ class Writer:
 
     def _guarded(self, element: str, guard: Guard, type: str) -> str:
         return f"{self.guard(guard)} ? {element} : {zero(type)}" if guard else element
-
-
-def literal(scalar: Scalar) -> str:
-    if scalar.type == FLOAT:
-        return real(scalar.value) if scalar.value >= 0 else f"({real(scalar.value)})"
-    if scalar.type == BOOL:
-        return "true" if scalar.value else "false"
-    return f"({scalar.value}{'LL' if scalar.type == LONG else ''})"
-
-
-def zero(type: str) -> str:
-    return {FLOAT: "0.f", BOOL: "false", LONG: "0LL"}.get(type, "0")
 
 
 def kernel(

@@ -233,3 +233,17 @@ def real(value: float) -> str:
         return "__int_as_float(0x7f800000)" if number > 0 else "__int_as_float(0xff800000)"
     text = f"{number:.9g}"
     return (text if any(c in text for c in ".e") else f"{text}.") + "f"
+
+
+def literal(scalar: Scalar) -> str:
+    """A number that is known, as C++ writes it."""
+    if scalar.type == FLOAT:
+        return real(scalar.value) if scalar.value >= 0 else f"({real(scalar.value)})"
+    if scalar.type == BOOL:
+        return "true" if scalar.value else "false"
+    return f"({scalar.value}{'LL' if scalar.type == LONG else ''})"
+
+
+def zero(type: str) -> str:
+    """0 of a type."""
+    return {FLOAT: "0.f", BOOL: "false", LONG: "0LL"}.get(type, "0")
