@@ -207,7 +207,8 @@ def evaluate(dim: str, sizes: Sizes) -> int:
 
 
 def cover_past(inputs: list[Input], fixed: Sizes, shapes: dict[str, Sizes]) -> None:
-    """Sets the length of masks beside a key/value cache to cached plus new positions."""
+    """Sets the length of masks beside a key/value cache to cached plus new positions; but not of those whose length a
+    cache names, too: such a cache has no new ones, as that of an encoder's keys."""
     past = next((item for item in inputs if item.past), None)
     tokens = next((item for item in inputs if item.integer and len(item.dims) == 2 and not item.usage.mask), None)
     if past is None or tokens is None:
@@ -215,9 +216,10 @@ def cover_past(inputs: list[Input], fixed: Sizes, shapes: dict[str, Sizes]) -> N
     # The cached axis is the dynamic one besides the batch; [batch, heads, length, size] where all are static.
     axis = next((a for a, dim in enumerate(past.dims) if a and isinstance(dim, str)), len(past.dims) - 2)
     length = sizes_of(past, shapes)[axis] + sizes_of(tokens, shapes)[1]
+    named = {dim for item in inputs if item.past and item.dims != past.dims for dim in item.dims[1:]}
     for item in inputs:
         last = item.dims[-1] if item.dims else 1
-        free = isinstance(last, str) and f"{item.name}:{last}" not in fixed
+        free = isinstance(last, str) and f"{item.name}:{last}" not in fixed and last not in named
         # A sum in the symbol already says so.
         if item.usage.mask and isinstance(last, str) and free and len(symbols_of(last)) < 2:
             shapes[item.name][last] = length
