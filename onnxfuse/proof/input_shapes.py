@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,23 @@ def read(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> list[In
             dims = tuple(f"{info.name}.{axis}" for axis in range(len(shapes[info.name])))
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         result.append(Input(info.name, dtype, dims, sequence, used[info.name]))
-    return result
+    return _as_weights_say(result)
+
+
+def _as_weights_say(inputs: list[Input]) -> list[Input]:
+    """The inputs with the sizes that weights tell of channels and features, and other axes of such a name with them."""
+    told: dict[str, set[int]] = {}
+    for item in inputs:
+        for axis, size in item.usage.sizes.items():
+            told.setdefault(str(item.dims[axis]), set()).add(size)
+    known = {symbol: min(sizes) for symbol, sizes in told.items() if len(sizes) == 1}
+
+    def sized(item: Input, axis: int, dim: int | str) -> int | str:
+        return item.usage.sizes.get(axis, known.get(dim, dim)) if isinstance(dim, str) else dim
+
+    return [
+        replace(item, dims=tuple(sized(item, axis, dim) for axis, dim in enumerate(item.dims))) for item in inputs
+    ]
 
 
 class UnsupportedError(Exception):
