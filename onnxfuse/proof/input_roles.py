@@ -317,7 +317,7 @@ def _step(index: _Index, node: onnx.NodeProto, scope: str, position: int, path: 
 
 
 def _sizes(index: _Index, info: onnx.ValueInfoProto) -> dict[int, int]:
-    """Sizes of axes of an input that weights tell where it, or what is computed of it element by element, meets them."""
+    """Sizes of axes of an input that weights tell which it, or what is computed of its elements, meets."""
     rank = len(info.type.tensor_type.shape.dim)
     sizes: dict[int, int] = {}
     pending, seen = [("", info.name)], {("", info.name)}

@@ -101,9 +101,7 @@ def _as_weights_say(inputs: list[Input]) -> list[Input]:
     def sized(item: Input, axis: int, dim: int | str) -> int | str:
         return item.usage.sizes.get(axis, known.get(dim, dim)) if isinstance(dim, str) else dim
 
-    return [
-        replace(item, dims=tuple(sized(item, axis, dim) for axis, dim in enumerate(item.dims))) for item in inputs
-    ]
+    return [replace(item, dims=tuple(sized(item, axis, dim) for axis, dim in enumerate(item.dims))) for item in inputs]
 
 
 class UnsupportedError(Exception):
