@@ -19,7 +19,7 @@ from onnx import numpy_helper
 
 from onnxfuse.model.dims import declared_name
 from onnxfuse.model.graph import skeleton
-from onnxfuse.model.op_traits import COMPARISONS, MOVEMENT
+from onnxfuse.model.op_traits import CASTS, COMPARISONS, MOVEMENT, UNARY
 from onnxfuse.model.walk import Key, attribute_graphs, called_by, has_bodies, key_of
 
 Value = tuple[str, str]
@@ -39,6 +39,8 @@ _TABLES = {
     ("com.microsoft", "EmbedLayerNormalization"): {0: 2, 1: 4},
 }
 """Input position of the indices → input position of the table they index."""
+_SAME_SHAPE = UNARY | CASTS | {"Identity", "Add", "Sub", "Mul", "Div"}
+"""Operators whose output has the sizes of an input that is not broadcast: axes keep their numbers."""
 _COUNTS = {
     "Loop": (0,),
     "Range": (0, 1, 2),
@@ -74,6 +76,8 @@ class Usage:
     """The input goes into a Log or a Sqrt."""
     padding: int | None = None
     """A number that ids are compared with: where padding is told by its id, that one."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    """What weights tell of the size of an axis: the channels of a Conv, the rows of a product's matrix."""
 
     def bound(self, sizes: dict[str, int]) -> int | None:
         """The number of values 0, 1, … that stay inside every table; None where no table is indexed."""
@@ -208,7 +212,8 @@ def trace(model: onnx.ModelProto) -> dict[str, Usage]:
     """How each graph input is used, by name; initializers are not inputs here.  No weight is read."""
     index = _Index(model)
     initializers = {tensor.name for tensor in model.graph.initializer}
-    return {info.name: _follow(index, info) for info in model.graph.input if info.name not in initializers}
+    inputs = [info for info in model.graph.input if info.name not in initializers]
+    return {info.name: replace(_follow(index, info), sizes=_sizes(index, info)) for info in inputs}
 
 
 def _inferred(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
@@ -309,6 +314,40 @@ def _step(index: _Index, node: onnx.NodeProto, scope: str, position: int, path: 
             yield replace(path, factor=path.factor * scale, offset=path.offset * scale)
         elif kind == "Mul" and other.min() > 0:
             yield replace(path, share=True)
+
+
+def _sizes(index: _Index, info: onnx.ValueInfoProto) -> dict[int, int]:
+    """Sizes of axes of an input that weights tell which it, or what is computed of its elements, meets."""
+    rank = len(info.type.tensor_type.shape.dim)
+    sizes: dict[int, int] = {}
+    pending, seen = [("", info.name)], {("", info.name)}
+    while pending:
+        value = pending.pop()
+        after = [*index.aliases[value]]
+        for node, position in index.consumers[value]:
+            if (told := _told_by_weight(index, node, value[0], position, rank)) is not None:
+                sizes.setdefault(*told)
+            others = (index.dims_of((value[0], name)) for name in node.input if (value[0], name) in index.constants)
+            if node.op_type in _SAME_SHAPE and all(len(dims) <= rank for dims in others):
+                after += ((value[0], output) for output in node.output)
+        pending += (value for value in dict.fromkeys(after) if value not in seen)
+        seen.update(after)
+    return sizes
+
+
+def _told_by_weight(
+    index: _Index, node: onnx.NodeProto, scope: str, position: int, rank: int
+) -> tuple[int, int] | None:
+    """An axis of the tensor of this rank at `position` and its size, if the shape of a constant says it."""
+    axis = {"Conv": 1, "MatMul": rank - 1, "Gemm": int(not _attribute(node, "transA"))}.get(node.op_type)
+    if axis is None or position or rank < 2 or len(node.input) < 2 or (scope, node.input[1]) not in index.constants:
+        return None
+    dims = index.dims_of((scope, node.input[1]))
+    if len(dims) < 2:
+        return None
+    row = dims[1] if node.op_type == "Conv" or _attribute(node, "transB") else dims[-2]
+    groups = (_attribute(node, "group") or 1) if node.op_type == "Conv" else 1
+    return (axis, row * groups) if isinstance(row, int) and row else None
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> int:

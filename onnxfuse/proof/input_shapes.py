@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,21 @@ def read(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> list[In
             dims = tuple(f"{info.name}.{axis}" for axis in range(len(shapes[info.name])))
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         result.append(Input(info.name, dtype, dims, sequence, used[info.name]))
-    return result
+    return _as_weights_say(result)
+
+
+def _as_weights_say(inputs: list[Input]) -> list[Input]:
+    """The inputs with the sizes that weights tell of channels and features, and other axes of such a name with them."""
+    told: dict[str, set[int]] = {}
+    for item in inputs:
+        for axis, size in item.usage.sizes.items():
+            told.setdefault(str(item.dims[axis]), set()).add(size)
+    known = {symbol: min(sizes) for symbol, sizes in told.items() if len(sizes) == 1}
+
+    def sized(item: Input, axis: int, dim: int | str) -> int | str:
+        return item.usage.sizes.get(axis, known.get(dim, dim)) if isinstance(dim, str) else dim
+
+    return [replace(item, dims=tuple(sized(item, axis, dim) for axis, dim in enumerate(item.dims))) for item in inputs]
 
 
 class UnsupportedError(Exception):
@@ -207,7 +221,8 @@ def evaluate(dim: str, sizes: Sizes) -> int:
 
 
 def cover_past(inputs: list[Input], fixed: Sizes, shapes: dict[str, Sizes]) -> None:
-    """Sets the length of masks beside a key/value cache to cached plus new positions."""
+    """Sets the length of masks beside a key/value cache to cached plus new positions; but not of those whose length a
+    cache names, too: such a cache has no new ones, as that of an encoder's keys."""
     past = next((item for item in inputs if item.past), None)
     tokens = next((item for item in inputs if item.integer and len(item.dims) == 2 and not item.usage.mask), None)
     if past is None or tokens is None:
@@ -215,9 +230,10 @@ def cover_past(inputs: list[Input], fixed: Sizes, shapes: dict[str, Sizes]) -> N
     # The cached axis is the dynamic one besides the batch; [batch, heads, length, size] where all are static.
     axis = next((a for a, dim in enumerate(past.dims) if a and isinstance(dim, str)), len(past.dims) - 2)
     length = sizes_of(past, shapes)[axis] + sizes_of(tokens, shapes)[1]
+    named = {dim for item in inputs if item.past and item.dims != past.dims for dim in item.dims[1:]}
     for item in inputs:
         last = item.dims[-1] if item.dims else 1
-        free = isinstance(last, str) and f"{item.name}:{last}" not in fixed
+        free = isinstance(last, str) and f"{item.name}:{last}" not in fixed and last not in named
         # A sum in the symbol already says so.
         if item.usage.mask and isinstance(last, str) and free and len(symbols_of(last)) < 2:
             shapes[item.name][last] = length

@@ -118,3 +118,28 @@ def test_a_share_of_an_input_says_nothing_but_its_sign(body: str) -> None:
     text = "g (float[4] x) => (float[4] y) <float half = {0.5}, float one = {1}, float less = {-0.5}> { BODY }"
     usage = trace(parse(text.replace("BODY", body)))["x"]
     assert (usage.mask, usage.positive) == (False, "Sqrt" in body)
+
+
+@pytest.mark.parametrize(
+    ("body", "sizes"),
+    [
+        ("y = Conv<group = 2>(x, w)", {1: 6}),
+        ("c = Cast<to = 1>(x) d = Div(c, scale) y = Conv(d, w)", {1: 3}),
+        ("t = Transpose<perm = [0, 2, 1, 3]>(x) y = Conv(t, w)", {}),
+        ("wide = Add(x, five) y = Conv(wide, w)", {}),
+        ("y = MatMul(x, m)", {3: 5}),
+        ("y = MatMul(m, x)", {}),
+        ("y = MatMul(x, x)", {}),
+        ("y = f(x, w)", {}),
+    ],
+)
+def test_weights_tell_the_sizes_of_axes(body: str, sizes: dict[int, int]) -> None:
+    graph = f"g (float[b, c, h, w0] x) => (y) {{ {body} }}"
+    model = table(parse(graph), w=(4, 3, 2, 2), m=(5, 7), scale=(1, 3, 1, 1), five=(1, 1, 1, 1, 1))
+    assert trace(model)["x"].sizes == sizes
+
+
+@pytest.mark.parametrize(("attributes", "size"), [("", {1: 5}), ("<transB = 1>", {1: 7}), ("<transA = 1>", {0: 5})])
+def test_a_gemm_tells_the_rows_of_its_matrix(attributes: str, size: dict[int, int]) -> None:
+    model = table(parse(f"g (float[b, c] x) => (y) {{ y = Gemm{attributes}(x, m) }}"), m=(5, 7))
+    assert trace(model)["x"].sizes == size

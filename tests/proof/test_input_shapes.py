@@ -33,6 +33,46 @@ def test_a_mask_beside_a_cache_covers_it(mask: str) -> None:
     assert first["attention_mask"].shape[1] == first["past_key"].shape[2] + first["ids"].shape[1] == 12
 
 
+def test_a_mask_that_a_cache_of_its_own_goes_with_has_the_length_of_that() -> None:
+    """A decoder's step: the mask is that of the encoder's keys, which never grow, cut to their length by the model."""
+    model = parse("""g (int64[batch, source] encoder_mask, int64[batch, seq] ids, float[batch, 1, past, 4] past_key,
+            float[batch, 1, source, 4] past_encoder_key) => (y, present)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[2] both = {1, 2}, float low = {-10000}> {
+        q = Gather(w, ids)
+        q4 = Unsqueeze(q, one)
+        present = Concat<axis = 2>(past_key, q4)
+        kt = Transpose<perm = [0, 1, 3, 2]>(past_encoder_key)
+        scores = MatMul(q4, kt)
+        shape = Shape(past_encoder_key)
+        length = Gather(shape, two)
+        mask = Slice(encoder_mask, zero, length, one)
+        b = Cast<to = 9>(mask)
+        b4 = Unsqueeze(b, both)
+        y = Where(b4, scores, low) }""")
+    first = cases(table(model, w=(10, 4)))[0].inputs
+    assert first["encoder_mask"].shape[1] == first["past_encoder_key"].shape[2] == 7
+
+
+def test_channels_are_as_many_as_the_weights_have() -> None:
+    """Sizes of the patches' table fit one side alone: an error about channels would be the first of several."""
+    model = parse("""g (float[b, channels, h, w0] x) => (y) <int64[3] rows = {0, 4, -1}> {
+        c = Conv<kernel_shape = [16, 16], strides = [16, 16]>(x, w) r = Reshape(c, rows) y = Add(r, positions) }""")
+    first = cases(table(model, w=(4, 3, 16, 16), positions=(1, 4, 16)))[0]
+    assert (first.name, first.inputs["x"].shape) == ("b=3 h=64 w0=64", (3, 3, 64, 64))
+
+
+def test_a_name_of_which_weights_tell_two_sizes_has_both() -> None:
+    model = parse("g (float[n, d] x, float[n, d] z) => (y, t) { y = MatMul(x, w) t = MatMul(z, v) }")
+    first = cases(table(model, w=(5, 4), v=(6, 4)))[0].inputs
+    assert (first["x"].shape, first["z"].shape) == ((3, 5), (3, 6))
+
+
+def test_a_size_that_weights_tell_holds_wherever_its_name_stands() -> None:
+    model = parse("g (float[n, d] x, float[d, n] z) => (y, t) { y = MatMul(x, w) t = MatMul(x, z) }")
+    first = cases(table(model, w=(5, 4)))[0].inputs
+    assert (first["x"].shape, first["z"].shape) == ((3, 5), (5, 3))
+
+
 def test_dims_without_a_name_are_symbols_of_their_own() -> None:
     model = parse("g (float[a, 4] x) => (y) { y = Relu(x) }")
     model.graph.input[0].type.tensor_type.shape.dim[0].Clear()
