@@ -9,7 +9,7 @@ from onnx import NodeProto
 
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.op_traits import FREE, RESHAPES
-from onnxfuse.model.walk import called_by, key_of
+from onnxfuse.model.walk import called_by, has_bodies, key_of
 from onnxfuse.terms.term import Term
 
 from .view import View
@@ -28,8 +28,10 @@ def launched(view: View) -> Iterator[NodeProto]:
 def computes(view: View, node: NodeProto) -> bool:
     """Does a node more than to relabel what it reads?  The normal form has a Reshape outside of what is computed row by
     row: a Gemm between two of them is the Reshape of a product, which is no view of what the Gemm reads."""
-    if node.op_type in FREE:
+    if node.op_type in FREE or (node.op_type == "Dropout" and view.term(node.output[0]) is view.term(node.input[0])):
         return False
+    if not has_bodies(node) and any(_opaque(view, name) for name in node.output if name):
+        return True
     for term in _terms(view, node.output):
         inner = _relabelled(term)
         if inner.op in FREE or term.constant:
@@ -37,6 +39,12 @@ def computes(view: View, node: NodeProto) -> bool:
         if inner is term or all(inner is not _relabelled(read) for read in _terms(view, node.input)):
             return True
     return False
+
+
+def _opaque(view: View, name: str) -> bool:
+    """Is a value a leaf of its own name: of what draws random numbers, and of what nothing is known?"""
+    term = view.term(name)
+    return term.op == "Input" and term.key == name
 
 
 def _terms(view: View, names: Iterable[str]) -> Iterator[Term]:

@@ -75,7 +75,8 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         return _foreign(view, index, node)
     if op == "Constant":
         return [constant_node(view, node)]
-    if view.effects[index] or index in graph.captures:
+    drops_nothing = op == "Dropout" and _is_inference(view, node)
+    if (view.effects[index] and not drops_nothing) or index in graph.captures:
         counted = progression(view, node)
         if counted is not None:
             return _counted(view, node, counted)
@@ -90,7 +91,7 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     count = len(node.output)
     while count > 1 and not node.output[count - 1]:
         count -= 1
-    if op == "Dropout" and (graph.opset < 12 or len(args) < 3 or args[2].op == "Absent"):
+    if drops_nothing:
         args, op = args[:1], "Identity" if count == 1 else op
     if op == "CastLike" and view.dtypes[node.input[1]]:
         op, args, attrs = "Cast", args[:1], attrs | {"to": view.dtypes[node.input[1]]}
@@ -123,6 +124,12 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         (terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype) if name else terms.absent, dtype)
         for i, (name, (shape, dtype)) in enumerate(zip(node.output, inferred, strict=False))
     ]
+
+
+def _is_inference(view: View, node: NodeProto) -> bool:
+    """Does a Dropout drop nothing?  Since ai.onnx 12 its third input says whether it trains, if it is there."""
+    mode = node.input[2] if view.graph.opset >= 12 and len(node.input) > 2 else ""
+    return not mode or view.term(mode).scalar == 0
 
 
 def _counted(view: View, node: NodeProto, args: list[Term]) -> list[tuple[Term, int]]:

@@ -14,7 +14,7 @@ from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.matching.cost import launches_of
 from onnxfuse.matching.work import tensor_of
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
-from onnxfuse.model.op_traits import CONTROL_FLOW, KERNELS, MOVEMENT, PRODUCTS, TRAITS
+from onnxfuse.model.op_traits import CONTROL_FLOW, KERNELS, MOVEMENT, PRODUCTS, RANDOM, TRAITS
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import name_of
 from onnxfuse.reporting.records import NO_RULE, NearMiss, Remaining, Totals
@@ -159,6 +159,10 @@ def _reason(node: NodeProto, nearly: str | None, known_ops: Collection[str]) -> 
     op = family_of(node)
     if nearly:
         return f"nearly {nearly}"
+    if op == "Dropout":
+        return "drops at random, to train: for inference, call eval() before the export"
+    if op in RANDOM:
+        return "draws random numbers"
     if op not in known_ops and (op not in TRAITS or op in CONTROL_FLOW):
         return "no rule has this op"
     if op in KERNELS:

@@ -39,5 +39,12 @@ def test_what_computes_is_launched_though_a_view_moved_to_its_outside() -> None:
     assert ops("float[2,4,8,3] x, float[4] s", body) == ["Transpose", "Tanh", "Mul"]
 
 
+def test_what_draws_random_numbers_is_launched() -> None:
+    train = "r = Constant<value_float = 0.5>()  t = Constant<value_ints = [1]>()  b = Cast<to = 9>(t)"
+    body = f"{train}  d = Dropout(a, r, b)  n = RandomNormalLike(d)  k = Identity(n)  y = Relu(k)"
+    assert ops("float[6] a", body) == ["Dropout", "RandomNormalLike", "Relu"]
+    assert ops("float[6] a", "s = Sin(a)  d = Dropout(s)  y = Relu(d)") == ["Sin", "Relu"]
+
+
 def test_what_sums_and_products_have_in_them_is_launched_by_itself() -> None:
     assert ops("float[6] a, float[6] b", "n = Neg(a)  r = Reciprocal(b)  y = Max(n, r)") == ["Neg", "Reciprocal", "Max"]

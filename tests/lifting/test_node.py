@@ -28,6 +28,7 @@ def lifted(
          "<int64[1] a = {1}, int64[1] b = {2}, int64[1] c = {2}>"),
         (("y = Clip <min = 0.0, max = 6.0> (x)", 9), "y = Clip (x, a, b)", "<float a = {0}, float b = {6}>"),
         (("y = Dropout <ratio = 0.5> (x)", 11), "y = Identity (x)", ""),
+        (("z = Constant <value_int = 0> () m = Cast <to = 9> (z) y = Dropout (x, , m)", 17), "y = Identity (x)", ""),
         (("y = Softmax <axis = 2> (x)", 11), "y = Softmax <axis = 2> (x)", ""),
     ],
 )  # fmt: skip

@@ -87,14 +87,17 @@ def test_a_call_of_a_local_function_launches_what_stands_in_it() -> None:
 
 
 def test_what_remains_says_why() -> None:
-    text = "a = MatMul(x, w)  b = Relu(a)  s = Softmax(b)  c = Transpose(s)  d = Det(v)  e = Mul(c, d)  y = Exp(e)"
+    text = "a = MatMul(x, w)  b = Relu(a)  s = Softmax(b)  c = Transpose(s)  d = Det(v)  e = Mul(c, d)  f = Exp(e)"
+    text += "  g, k = Dropout(f, r, t)  h = RandomNormalLike(g)  y = Add(g, h)"
     given = model(text)
     given.graph.input.append(helper.make_tensor_value_info("w", 1, [8, 4096]))
     given.graph.input.append(helper.make_tensor_value_info("v", 1, [4, 4]))
+    given.graph.initializer.append(helper.make_tensor("r", 1, [], [0.5]))
+    given.graph.initializer.append(helper.make_tensor("t", 9, [], [True]))
     for node in given.graph.node:
         node.name = node.op_type
     launches = asked(Lifted.of(given), Sizes.of(given))
-    found = remaining(launches, {"Exp"}, [replace(near_miss("Swish"), node="Mul")], {"Relu", "Softmax"}, H200)
+    found = remaining(launches, {"Exp", "Add"}, [replace(near_miss("Swish"), node="Mul")], {"Relu", "Softmax"}, H200)
     assert {each.op: each.reason for each in found} == {
         "MatMul": "a product by itself",
         "Relu": "no rule takes it with a neighbour",
@@ -102,7 +105,9 @@ def test_what_remains_says_why() -> None:
         "Transpose": "moves data that no neighbour reads in place",
         "Det": "no rule has this op",
         "Mul": "nearly Swish",
+        "Dropout": "drops at random, to train: for inference, call eval() before the export",
+        "RandomNormalLike": "draws random numbers",
     }
     shares = [each.share for each in found]
     assert shares == sorted(shares, reverse=True)
-    assert 0.5 < sum(shares) < 1.0, "the fused Exp takes the rest"
+    assert 0.5 < sum(shares) < 1.0, "the fused Exp and Add take the rest"
