@@ -29,6 +29,7 @@ from . import interval
 from .branches import Branch, branches, taken
 from .claim import Claim, Experiment
 from .input_values import Case
+from .noise import alike
 from .oracle import Oracle
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def convert_proved(
     Raises what `convert` does."""
 
     def work(tell: Progress) -> _Found:
-        return _Judge(claim, precision, experiment, tell).verdict()
+        return _Judge(alike(claim), precision, experiment, tell).verdict()
 
     try:
         found = isolated(work, experiment.timeout, progress) if experiment.timeout is not None else work(progress)

@@ -33,6 +33,7 @@ from .blame import Blame, left_out, left_out_vanished
 from .claim import Claim, Experiment, Proved
 from .comparison import FUSED, STEPS
 from .comparisons import Comparisons
+from .noise import ALIKE, alike
 from .oracle import NOT_RUN
 
 if TYPE_CHECKING:
@@ -47,7 +48,15 @@ def prove(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
     """Compare the fused model with the original; leave out the guilty fusions if that is wanted.
 
     Raises what `Oracle` does."""
-    comparison = Comparisons(claim, experiment, progress)
+    steadied = alike(claim)
+    proved = _proved(Comparisons(steadied, experiment, progress), experiment)
+    if steadied is claim or proved.validation.verdict != "equal":
+        return proved
+    note = "; ".join(filter(None, (proved.validation.note, ALIKE)))
+    return proved._replace(validation=replace(proved.validation, note=note))
+
+
+def _proved(comparison: Comparisons, experiment: Experiment) -> Proved:
     proved, final = _by_cuts(comparison)
     if final:
         return proved
