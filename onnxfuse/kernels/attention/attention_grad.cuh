@@ -22,6 +22,8 @@ constexpr int KEYS = OTHERS;
 constexpr bool ROOM = false;
 // On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
 constexpr int BLOCKS = 8 / WARPS;
+// The same where one sum is in registers, of heads that are not wide.
+constexpr int BLOCKS_OF_ONE = TENSOR && HEAD <= 128 && HEAD_V <= 128 ? 12 / WARPS : BLOCKS;
 // Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
 constexpr int STRIDE = HEAD + CHUNK;
 constexpr int STRIDE_V = HEAD_V + CHUNK;

@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_key
     static_assert(OTHERS <= THREADS, "a thread copies what is said of one row");
     const auto copy = [&](int first, int turn) {
         TYPE* const to = tile + turn % 2 * TILE;
-        if (group == 1) {  // without a division
+        if (VECTOR == CHUNK && group == 1) {  // without a division
             copy_both<OTHERS>(
                 to, rows - first, head, head_v, q, [&](int row) { return query.first + (first + row) * q_row; },
                 [&](int row) { return gradient.first + (first + row) * y_row; });

@@ -61,7 +61,7 @@ struct Statistics {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_queries(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_OF_ONE) attention_grad_queries(
     const TYPE* dy, const TYPE* q, const TYPE* k, const TYPE* v, const MASK_TYPE* mask, TYPE* dq, Row* known,
     long long y_batch, long long y_head, long long y_row, long long q_batch, long long q_head, long long q_row,
     long long k_batch, long long k_head, long long k_row, long long v_batch, long long v_head, long long v_row,
