@@ -22,6 +22,8 @@ constexpr int KEYS = OTHERS;
 constexpr bool ROOM = false;
 // On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
 constexpr int BLOCKS = 8 / WARPS;
+// The same where one sum is in registers, of heads that are not wide.
+constexpr int BLOCKS_OF_ONE = TENSOR && HEAD <= 128 && HEAD_V <= 128 ? 12 / WARPS : BLOCKS;
 // Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
 constexpr int STRIDE = HEAD + CHUNK;
 constexpr int STRIDE_V = HEAD_V + CHUNK;
@@ -34,24 +36,38 @@ constexpr int STRIDE_V = HEAD_V + CHUNK;
 #include "attention_grad_scalar.cuh"
 #endif
 
-// What becomes of scores: natural logarithms, to which a mask is added as it is, or logarithms to base 2.
-constexpr bool NATURAL = MASK == ADDED;
-
-__device__ __forceinline__ float exponential(float x, float boost = 0.0f) {
-    return exp2f(NATURAL ? x * LOG2_E + boost : x + boost);
+// The same from 0 on.
+template <int WIDTH, int BETWEEN>
+__device__ __forceinline__ void products(float (&s)[OTHERS / 8][4], const TYPE* rows, const TYPE* tile) {
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++) fill(s[n], 0.0f);
+    add_products<WIDTH, BETWEEN>(s, rows, tile);
 }
+
+// What becomes of scores: natural logarithms, to which a mask is added as it is, or logarithms to base 2.  Where tiles are
+// seen whole they stay as the product gives them, and what they are multiplied by is a part of what makes exponentials.
+constexpr bool NATURAL = MASK == ADDED;
+constexpr bool RAW = TENSOR && MASK == NONE;
+
+__device__ __forceinline__ float exponential(float x) { return exp2f(NATURAL ? x * LOG2_E : x); }
 
 __device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fc00000); }
 
 // What the weights of a row are computed from again, and the sum of its weights times their gradients: a weight is
 // exp(min(score - top - rest, most)).  The log-sum-exp is top + rest, of which rest has no digits left where the mask is
-// far from 0.  `most` is -inf in rows that are 0, though their scores are NaN; else it is NaN, which fminf passes over.
+// far from 0; scores of 16 bits without one have no more digits than their sum, which is `top` then.  `most` is -inf in rows
+// that are 0, though their scores are NaN, and `top` infinite where that is the sum; else `most` is NaN, which fminf passes
+// over.
 struct alignas(16) Row {
     float top, rest, delta, most;
+    __device__ __forceinline__ bool nothing() const { return most == minus_infinity(); }
 };
 
-__device__ __forceinline__ float share_of(float score, const Row& of, float boost = 0.0f) {
-    return exponential(fminf(score - of.top - of.rest, of.most), boost);
+// Times 2^boost, of a score that is still to be multiplied by `unit`: of rows that are nothing it is 0.
+__device__ __forceinline__ float share_of(float score, float unit, const Row& of, float boost = 0.0f) {
+    if (RAW) return exp2f(__fmaf_rn(score, unit, boost - of.top));
+    const float x = fminf(score - of.top - of.rest, of.most);
+    return exp2f(NATURAL ? x * LOG2_E + boost : boost == 0.0f ? x : x + boost);
 }
 
 // Rows of heads: row r of queries is query r / group of head r % group, so that the heads that share keys are one operand.
@@ -83,6 +99,9 @@ struct Scores {
         return {line, causal ? min(keys, query + 1) : keys};
     }
 
+    // The keys before it are shown to all rows from `row` on.
+    __device__ __forceinline__ int limit_of(int row) const { return causal ? min(keys, row / group + 1) : keys; }
+
     // From the product of a query and a key.
     __device__ __forceinline__ float operator()(float product, const Seen& seen, int key) const {
         if (key >= seen.limit) return minus_infinity();
@@ -100,18 +119,37 @@ struct Scores {
     }
 };
 
-// The gradient of a score, of the share of its row, or part of it; what a boolean mask hides has none, whatever the rest
-// of a row is that is hidden throughout.
-__device__ __forceinline__ float gradient_of(float score, float share, float gradient, const Row& of) {
-    return MASK == BOOLEAN && score == minus_infinity() ? 0.0f : share * (gradient - of.delta);
+// The gradient of a score, of the share of its row, or part of it, and of the gradient of that beyond the row's sum; what a
+// boolean mask hides has none, whatever the rest of a row is that is hidden throughout.
+__device__ __forceinline__ float gradient_of(float score, float share, float beyond) {
+    return MASK == BOOLEAN && score == minus_infinity() ? 0.0f : share * beyond;
+}
+
+// Begins to copy rows as copy_rows does.  Where all of them are there, and as long as rows of shared memory, a thread has the
+// same column of each, and nothing is compared.
+template <int COUNT, int COLUMNS, int WIDTH, class Rows>
+__device__ __forceinline__ void copy_tile(TYPE* to, int present, int columns, const TYPE* aligned, Rows source) {
+    constexpr int CHUNKS = COLUMNS / CHUNK, APART = THREADS / CHUNKS;
+    if constexpr (VECTOR == CHUNK && THREADS % CHUNKS == 0 && COUNT % (APART > 0 ? APART : 1) == 0) {
+        if (present >= COUNT && columns == COLUMNS) {
+            const int first = threadIdx.x / CHUNKS, column = threadIdx.x % CHUNKS * CHUNK;
+            TYPE* const into = to + first * WIDTH + column;
+#pragma unroll(COUNT / APART <= 8 ? COUNT / APART : 4)
+            for (int row = 0; row < COUNT; row += APART) {
+                __pipeline_memcpy_async(into + row * WIDTH, source(first + row) + column, 16);
+            }
+            return;
+        }
+    }
+    copy_rows<COUNT, COLUMNS, WIDTH, false, 1>(to, present, columns, aligned, source);
 }
 
 // Begins to copy rows of both operands of a tile, `present` of them.
 template <int COUNT, class First, class Second>
 __device__ __forceinline__ void
 copy_both(TYPE* to, int present, int head, int head_v, const TYPE* aligned, First first, Second second) {
-    copy_rows<COUNT, HEAD, STRIDE>(to, present, head, aligned, first);
-    copy_rows<COUNT, HEAD_V, STRIDE_V>(to + COUNT * STRIDE, present, head_v, aligned, second);
+    copy_tile<COUNT, HEAD, STRIDE>(to, present, head, aligned, first);
+    copy_tile<COUNT, HEAD_V, STRIDE_V>(to + COUNT * STRIDE, present, head_v, aligned, second);
 }
 
 // Waits for copies that nobody has waited for: a block may have nothing to go through.

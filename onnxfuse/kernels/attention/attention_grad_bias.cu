@@ -78,7 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_bia
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; i++) {
                     const float score = scores(s[n][i], seen, first_key + OfProducts()(n, i));
-                    sum[n][i] += gradient_of(score, share_of(score, said), d[n][i], said);
+                    const float share = said.nothing() ? 0.0f : share_of(score, 1.0f, said);
+                    sum[n][i] += gradient_of(score, share, d[n][i] - said.delta);
                 }
             }
         }

@@ -42,11 +42,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_key
     const Lines<const TYPE> gradient{dy + batch * y_batch + kv_head * group * y_head, y_head, y_row, group};
     const TYPE* const own_keys = k + batch * k_batch + kv_head * k_head;
     const TYPE* const own_values = v + batch * v_batch + kv_head * v_head;
+    static_assert(OTHERS <= THREADS, "a thread copies what is said of one row");
     const auto copy = [&](int first, int turn) {
-        copy_both<OTHERS>(
-            tile + turn % 2 * TILE, rows - first, head, head_v, q, [&](int row) { return query(first + row); },
-            [&](int row) { return gradient(first + row); });
-        for (int i = threadIdx.x; i < OTHERS; i += THREADS) {
+        TYPE* const to = tile + turn % 2 * TILE;
+        if (VECTOR == CHUNK && group == 1) {  // without a division
+            copy_both<OTHERS>(
+                to, rows - first, head, head_v, q, [&](int row) { return query.first + (first + row) * q_row; },
+                [&](int row) { return gradient.first + (first + row) * y_row; });
+        } else {
+            copy_both<OTHERS>(
+                to, rows - first, head, head_v, q, [&](int row) { return query(first + row); },
+                [&](int row) { return gradient(first + row); });
+        }
+        if (const int i = threadIdx.x; i < OTHERS) {
             const bool there = first + i < rows;
             __pipeline_memcpy_async(
                 rows_of + turn % 2 * OTHERS + i, known + (there ? pair * rows + first + i : 0), 16, there ? 0 : 16);
@@ -84,22 +92,53 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_key
         products<HEAD, STRIDE>(s, key_rows + own * STRIDE, queries_tile);
 #if OF_KEYS
         float d[OTHERS / 8][4];
-        products<HEAD_V, STRIDE_V>(d, value_rows + own * STRIDE_V, gradients_tile);
+#pragma unroll
+        for (int n = 0; n < OTHERS / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) d[n][i] = -told[OfProducts()(n, i)].delta;
+        }
+        add_products<HEAD_V, STRIDE_V>(d, value_rows + own * STRIDE_V, gradients_tile);
 #endif
         // Shares, times 2^BOOST, and from them the gradients of scores.
+        float unit = scores.unit;
+        if (!RAW || first_key + ROWS > scores.limit_of(first)) {
+            unit = 1.0f;
+#pragma unroll
+            for (int n = 0; n < OTHERS / 8; n++) {
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const Seen seen = scores.of(first + OfProducts()(n, j));
+#pragma unroll
+                    for (int i = j; i < 4; i += 2) s[n][i] = scores(s[n][i], seen, key + i / 2 * 8);
+                }
+            }
+        }
+        if (RAW) {
+            bool nothing = false;
+#pragma unroll
+            for (int n = 0; n < OTHERS / 8; n++) {
+#pragma unroll
+                for (int j = 0; j < 2; j++) nothing |= told[OfProducts()(n, j)].nothing();
+            }
+            if (nothing) {
+#pragma unroll
+                for (int n = 0; n < OTHERS / 8; n++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) s[n][i] = told[OfProducts()(n, i)].nothing() ? 0.0f : s[n][i];
+                }
+            }
+        }
 #pragma unroll
         for (int n = 0; n < OTHERS / 8; n++) {
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const int column = 8 * n + 2 * (lane % 4) + j;
-                const Seen seen = scores.of(first + column);
-                const Row of = told[column];
+                const Row of = told[OfProducts()(n, j)];
 #pragma unroll
                 for (int i = j; i < 4; i += 2) {
-                    const float score = scores(s[n][i], seen, key + i / 2 * 8);
-                    s[n][i] = share_of(score, of, BOOST);
+                    const float score = s[n][i];
+                    s[n][i] = share_of(score, unit, of, BOOST);
 #if OF_KEYS
-                    d[n][i] = gradient_of(score, s[n][i] * UNBOOSTED, d[n][i], of);
+                    d[n][i] = gradient_of(score, s[n][i] * UNBOOSTED, d[n][i]);
 #endif
                 }
             }

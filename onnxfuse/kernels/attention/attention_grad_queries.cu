@@ -17,7 +17,14 @@ struct Statistics {
     float sum[2] = {0.0f, 0.0f};
     float weighed[2] = {0.0f, 0.0f};
 
-    __device__ __forceinline__ void add(float (&s)[OTHERS / 8][4], const float (&d)[OTHERS / 8][4]) {
+    __device__ __forceinline__ void add(float (&s)[OTHERS / 8][4], float unit, const float (&d)[OTHERS / 8][4]) {
+        if (RAW) {
+#pragma unroll
+            for (int n = 0; n < OTHERS / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[n][i] *= unit;
+            }
+        }
         float peak[2] = {minus_infinity(), minus_infinity()};
 #pragma unroll
         for (int n = 0; n < OTHERS / 8; n++) {
@@ -47,13 +54,14 @@ struct Statistics {
     // By `nan_to_zero`, what factor_of has of attention: rows without any key to see are 0, by 1 those of NaN as well.
     __device__ __forceinline__ Row row(int half, int nan_to_zero) const {
         if (nan_to_zero == 2 ? sum[half] == 0.0f : nan_to_zero && !(sum[half] > 0.0f))
-            return {0.0f, 0.0f, 0.0f, minus_infinity()};
-        const float rest = NATURAL ? logf(sum[half]) : log2f(sum[half]);
-        return {base_of(top[half]), rest, weighed[half] / sum[half], not_a_number()};
+            return {RAW ? -minus_infinity() : 0.0f, 0.0f, 0.0f, minus_infinity()};
+        const float rest = NATURAL ? logf(sum[half]) : log2f(sum[half]), delta = weighed[half] / sum[half];
+        if (RAW) return {base_of(top[half]) + rest, 0.0f, delta, not_a_number()};
+        return {base_of(top[half]), rest, delta, not_a_number()};
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_queries(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_OF_ONE) attention_grad_queries(
     const TYPE* dy, const TYPE* q, const TYPE* k, const TYPE* v, const MASK_TYPE* mask, TYPE* dq, Row* known,
     long long y_batch, long long y_head, long long y_row, long long q_batch, long long q_head, long long q_row,
     long long k_batch, long long k_head, long long k_row, long long v_batch, long long v_head, long long v_row,
@@ -94,9 +102,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_que
     const TYPE* const own_queries = query_rows + own * STRIDE;
     const TYPE* const own_gradients = gradient_rows + own * STRIDE_V;
 
-    // Goes through the keys, with the scores and the gradients of the weights of each tile.
+    // Goes through the keys, with the scores of each tile, what they are still to be multiplied by, and the gradients of the
+    // weights, less those of `sums`.
+    const int shown = min(seen[0].limit, seen[1].limit);
     int turn = 0;
-    const auto go = [&](bool again, auto use) {
+    const auto go = [&](bool again, const float (&sums)[2], auto use) {
         for (int key = 0; key < end; key += OTHERS, turn++) {
             __pipeline_wait_prior(0);
             __syncthreads();
@@ -104,18 +114,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_que
             const TYPE* const own_tile = tile + turn % 2 * TILE;
             float s[OTHERS / 8][4], d[OTHERS / 8][4];
             products<HEAD, STRIDE>(s, own_queries, own_tile);
-            products<HEAD_V, STRIDE_V>(d, own_gradients, own_tile + OTHERS * STRIDE);
 #pragma unroll
             for (int n = 0; n < OTHERS / 8; n++) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) s[n][i] = scores(s[n][i], seen[i / 2], key + 8 * n + 2 * (lane % 4) + i % 2);
+                for (int i = 0; i < 4; i++) d[n][i] = -sums[i / 2];
             }
-            use(s, d, own_tile);
+            add_products<HEAD_V, STRIDE_V>(d, own_gradients, own_tile + OTHERS * STRIDE);
+            float unit = scores.unit;
+            if (!RAW || key + OTHERS > shown) {
+                unit = 1.0f;
+#pragma unroll
+                for (int n = 0; n < OTHERS / 8; n++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) s[n][i] = scores(s[n][i], seen[i / 2], key + OfProducts()(n, i));
+                }
+            }
+            use(s, unit, d, own_tile);
         }
     };
     using Tile = float[OTHERS / 8][4];
     Statistics statistics;
-    go(dq != nullptr, [&](Tile& s, Tile& d, const TYPE*) { statistics.add(s, d); });
+    const float none[2] = {0.0f, 0.0f};
+    go(dq != nullptr, none, [&](Tile& s, float unit, Tile& d, const TYPE*) { statistics.add(s, unit, d); });
     warp_reduce<4>(statistics.sum, Add());
     warp_reduce<4>(statistics.weighed, Add());
     Row told[2];
@@ -129,13 +149,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_que
     float sum[HEAD / 8][4];
 #pragma unroll
     for (int n = 0; n < HEAD / 8; n++) fill(sum[n], 0.0f);
-    go(false, [&](Tile& s, Tile& d, const TYPE* own_tile) {
+    const float deltas[2] = {told[0].delta, told[1].delta};
+    const bool nothing = told[0].nothing() || told[1].nothing();
+    go(false, deltas, [&](Tile& s, float unit, Tile& d, const TYPE* own_tile) {
+        if (RAW && nothing) {
+#pragma unroll
+            for (int n = 0; n < OTHERS / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[n][i] = told[i / 2].nothing() ? 0.0f : s[n][i];
+            }
+        }
 #pragma unroll
         for (int n = 0; n < OTHERS / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const Row& of = told[i / 2];
-                s[n][i] = gradient_of(s[n][i], share_of(s[n][i], of), d[n][i], of);
+                s[n][i] = gradient_of(s[n][i], share_of(s[n][i], unit, told[i / 2]), d[n][i]);
             }
         }
         add_rows<HEAD, STRIDE>(sum, s, own_tile);

@@ -9,13 +9,11 @@ __device__ __forceinline__ int column_of(int n, int i) {
     return n / 2 * 16 + threadIdx.x % 4 * 4 + n % 2 * 2 + i % 2;
 }
 
-// s[n][i] = row g + i / 2 * 8 of the warp's times row 8n + 2t + i % 2 of the tile, each of WIDTH elements.
+// s[n][i] += row g + i / 2 * 8 of the warp's times row 8n + 2t + i % 2 of the tile, each of WIDTH elements.
 template <int WIDTH, int BETWEEN>
-__device__ __forceinline__ void products(float (&s)[OTHERS / 8][4], const TYPE* rows, const TYPE* tile) {
+__device__ __forceinline__ void add_products(float (&s)[OTHERS / 8][4], const TYPE* rows, const TYPE* tile) {
     const TYPE* const own = rows + threadIdx.x % 32 / 4 * BETWEEN;
     const TYPE* const other = tile + threadIdx.x % 4 * 2 * BETWEEN;
-#pragma unroll
-    for (int n = 0; n < OTHERS / 8; n++) fill(s[n], 0.0f);
 #pragma unroll 1
     for (int k = 0; k < WIDTH; k += 4) {
         float a[2][4];

@@ -10,14 +10,12 @@ constexpr float BOOST = Boost<TYPE>::exponent, UNBOOSTED = Boost<TYPE>::inverse;
 // The column of element i of accumulator n of a sum.
 __device__ __forceinline__ int column_of(int n, int i) { return 8 * n + 2 * (threadIdx.x % 4) + i % 2; }
 
-// s[n][i] = row g + i / 2 * 8 of the warp's times row 8n + 2t + i % 2 of the tile, each of WIDTH elements.
+// s[n][i] += row g + i / 2 * 8 of the warp's times row 8n + 2t + i % 2 of the tile, each of WIDTH elements.
 template <int WIDTH, int BETWEEN>
-__device__ __forceinline__ void products(float (&s)[OTHERS / 8][4], const TYPE* rows, const TYPE* tile) {
+__device__ __forceinline__ void add_products(float (&s)[OTHERS / 8][4], const TYPE* rows, const TYPE* tile) {
     const int lane = threadIdx.x % 32;
     const TYPE* const own = rows + lane % 16 * BETWEEN + lane / 16 * 8;
     const TYPE* const other = tile + (lane % 8 + lane / 16 * 8) * BETWEEN + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int n = 0; n < OTHERS / 8; n++) fill(s[n], 0.0f);
 #pragma unroll(HEAD > 80 ? 2 : HEAD / 16)
     for (int step = 0; step < WIDTH / 16; step++) {
         unsigned a[4];

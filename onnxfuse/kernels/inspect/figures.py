@@ -132,6 +132,10 @@ def rows(found: Tables) -> Iterator[Row]:
         what = f"attention, heads of {head}, {mask} mask"
         yield Row(f"{what} that shows a tile whole", goal, found.per_product(name))
         yield Row(f"{what} that shows a tile in part", goal, found.masked(name))
+    for what, kind, goals in (("queries", "", (6.0, 7.0)), ("keys and values", " of keys and values", (6.5, 6.5))):
+        for head, goal in zip((64, 128), goals, strict=True):
+            figure = found.per_product(f"AttentionGrad float16 {head}{kind}")
+            yield Row(f"attention's gradient of {what}, heads of {head}", goal, figure)
     for tile in ("large", "large transposed"):
         yield Row(f"main loop of 128 x 128 tiles, {tile}", LOOP, found.per_product(f"{PRODUCT} {tile}", UNIT))
     for tile in ("warpgroups", "warpgroups transposed"):

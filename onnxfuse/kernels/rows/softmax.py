@@ -64,12 +64,13 @@ class Slabs:
     threads: int
 
 
-def slabs(columns: int, width: int, sector: int, most: int = MOST_THREADS) -> Slabs | None:
+def slabs(columns: int, width: int, sector: int, most: int = MOST_THREADS, enough: int = THREADS) -> Slabs | None:
     """Slabs for a block of at most so many threads, of which each warp begins at a sector of so many vectors; None
     where a slab has too many.
 
     A thread has one column, and slabs begin at a sector together, or the first threads of a block lie before them.  Or
-    it has every depth-th column of one slab: then depth times width is a multiple of a sector."""
+    it has every depth-th column of one slab, `enough` threads if there may be so many: then depth times width is a
+    multiple of a sector."""
     slab = columns * width
     together = slab * (sector // math.gcd(sector, slab))
     if together <= most:
@@ -79,7 +80,7 @@ def slabs(columns: int, width: int, sector: int, most: int = MOST_THREADS) -> Sl
         count = THREADS // slab
         return Slabs(width, columns, count, _warps(count * slab + sector - 1))
     depth = sector // math.gcd(sector, width)
-    depth *= max(1, THREADS // (depth * width))
+    depth *= max(1, min(enough, most, columns * width) // (depth * width))
     return Slabs(width, depth, 1, _warps(depth * width)) if depth * width <= most else None
 
 
@@ -121,7 +122,7 @@ class Softmax:
         if columns > MOST_COLUMNS:
             raise KernelError(f"{self.signature.op}: {columns} elements along axis {axis} are more than 2^30")
         vector = vector_of(x.dtype.itemsize, (inner,), (x, y))
-        if found := self._slabs(x, y, columns, inner, vector):
+        if found := self._slabs(x, y, columns, inner, vector, device.multiprocessors):
             code = columns_source(self.form, x.dtype.name, vector, _power(max(THREADS, found.threads)), slabs=True)
             sizes = (np.int64(outer), np.int32(found.width), np.int32(found.depth), np.int32(found.count))
             launched = Launch(code, "softmax_columns", (-(-outer // found.count),), (found.threads,))
@@ -138,12 +139,18 @@ class Softmax:
         given = (x, y, np.int64(inner), np.int32(columns))
         device.launch(Launch(code, "softmax_columns", (blocks,), (width, depth)), given)
 
-    def _slabs(self, x: Array, y: Array, columns: int, inner: int, vector: int) -> Slabs | None:
-        """Whole slabs for each block, where columns begin anywhere in a sector and are short."""
-        size = x.dtype.itemsize
+    def _slabs(self, x: Array, y: Array, columns: int, inner: int, vector: int, multiprocessors: int) -> Slabs | None:
+        """Whole slabs for each block, where columns begin anywhere in a sector and are short; None where tiles of
+        columns give more of the card something to do."""
+        size, outer = x.dtype.itemsize, math.prod(x.shape) // (columns * inner)
         if size * inner % SECTOR == 0 or not aligned((x, y)):
             return None
-        return slabs(columns, inner // vector, SECTOR // (size * vector), min(MOST_THREADS, SLOTS // vector))
+        most, enough = min(MOST_THREADS, SLOTS // vector), max(THREADS, 2 * multiprocessors * THREADS // outer)
+        found = slabs(columns, inner // vector, SECTOR // (size * vector), most, enough)
+        if found is None or found.depth >= columns:
+            return found
+        blocks = min(multiprocessors, outer * _across(columns, inner))
+        return found if -(-outer // found.count) * found.threads >= blocks * THREADS else None
 
     def _tiles(self, x: Array, y: Array, inner: int) -> Passes | None:
         """Tiles of neighbours in shared memory, where columns begin anywhere in a sector, and these would be read as

@@ -36,6 +36,7 @@ def differentiated(case: Case, dtype: np.dtype[Any]) -> Callable[[Device], None]
 CAUSAL = {"is_causal": 1, "scale": 0.4}
 RUNS = {
     "causal": differentiated(Case(65, 70, 24, batches=1, heads=4, flat=True, attributes=CAUSAL), HALF),
+    "whole": differentiated(Case(70, 70, 32, batches=1, heads=2, kv_heads=2, attributes={"scale": 0.4}), HALF),
     "scalar": differentiated(Case(70, 50, 24, batches=1, heads=4, attributes=CAUSAL), FLOAT),
     "boolean": differentiated(
         Case(37, 70, 32, batches=2, mask=(2, 1, 37, 70), boolean=True, hidden=(3,), attributes={"nan_to_zero": 1}), HALF
@@ -66,8 +67,18 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("causal", "sum[half] *= factor;", ""),
     ("causal", "weighed[half] *= factor;", ""),
     ("causal", "warp_reduce<4>(statistics.sum, Add());", ""),
-    ("causal", "- of.delta", "+ of.delta"),
-    ("causal", "s[n][i] * UNBOOSTED, d[n][i], of", "s[n][i], d[n][i], of"),
+    ("causal", "s[n][i] * UNBOOSTED, d[n][i]", "s[n][i], d[n][i]"),
+    ("causal", "first_key + ROWS > scores.limit_of(first)", "false"),
+    ("causal", "row / group + 1) : keys; }", "row + 1) : keys; }"),
+    ("whole", "d[n][i] = -sums[i / 2]", "d[n][i] = sums[i / 2]"),
+    ("whole", "d[n][i] = -told", "d[n][i] = told"),
+    ("whole", "key + OTHERS > shown", "false"),
+    ("whole", "s[n][i] *= unit;", ""),
+    ("whole", "boost - of.top", "boost + of.top"),
+    ("whole", "base_of(top[half]) + rest, 0.0f", "base_of(top[half]), 0.0f"),
+    ("whole", "source(first + row) + column", "source(first) + column"),
+    ("whole", "present >= COUNT && ", ""),
+    ("whole", "gradient.first + (first + row) * y_row", "gradient.first + (first + row) * q_row * 2"),
     ("causal", "first + i < rows;", "first + i <= rows;"),
     ("causal", "turn % 2 * OTHERS + i", "i"),
     ("scalar", "quad + row % 8 / 2", "quad"),

@@ -195,7 +195,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("float transposed", "(16 * j + x()) * STRIDE_B", "(16 * j + y()) * STRIDE_B"),
     ("float", "first_column + 16 * j + 4 * x()", "first_column + 16 * j + 4 * y()"),
     ("batched", "number * stride", "0 * stride"),
-    ("batched", "part.batch * stride_b", "part.batch * stride_a"),
+    ("batched", "offset_b, stride_b, part.batch)", "offset_b, stride_a, part.batch)"),
     ("batched", "first + part.batch * static_cast<long long>(m)", "first"),
     ("shared", "first = blockIdx.y * share", "first = 0"),
     ("shared", "min(first + share, steps)", "steps"),

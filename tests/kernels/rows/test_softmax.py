@@ -88,6 +88,7 @@ def test_columns_are_read_in_vectors_unless_blocks_are_few() -> None:
         (Softmax, 1025, 1, False),  # sectors begin elsewhere
         (SafeSoftmax, 1025, 0, False),
         (Softmax, 49, 0, False),  # slabs do
+        (Softmax, 1001, 0, True),  # of slabs, too few blocks would have something to do
     ],
 )
 def test_columns_that_begin_anywhere_are_tiles(kernel: type[Any], inner: int, by: int, turned: bool) -> None:
