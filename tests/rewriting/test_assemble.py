@@ -89,7 +89,7 @@ def test_an_output_of_unknown_shape_is_declared_as_the_model_declares_it() -> No
 
 def test_what_was_drafted_and_is_gone_again_is_not_declared() -> None:
     term = Terms().input("x", (2, 8), TensorProto.FLOAT)
-    draft = SimpleNamespace(declared={name: (term, TensorProto.FLOAT) for name in ("kept", "gone")})
+    draft = SimpleNamespace(declared=dict.fromkeys(("kept", "gone"), (term, TensorProto.FLOAT)))
     graph = model("y = Tan (x)").graph
     _declare(cast(Draft, draft), graph, {"gone"})
     assert [info.name for info in graph.value_info] == ["kept"]
