@@ -22,7 +22,7 @@ MOST_LINES = 400
 WITH_OTHERS = {
     # Steps on one way, from a model to a few blocks of it and back, each of which takes what the one before has found.
     "fusing/repeats/test_once.py": (
-        "fusing.repeats.alike fusing.repeats.few fusing.repeats.moves fusing.repeats.told "
+        "fusing.repeats.alike fusing.repeats.few fusing.repeats.moves fusing.repeats.notes fusing.repeats.told "
         "fusing.repeats.whole fusing.source"
     ),
     # Three lines that call the command line.

@@ -131,7 +131,7 @@ def _around(draft: Draft, nodes: Sequence[NodeProto], used: set[str]) -> None:
     kept |= inputs | {t.name for t in proto.initializer}
     kept -= _turned(draft, nodes)
     protobuf.remove(proto.value_info, lambda info: info.name not in kept or _mistaken(draft, info))
-    _declare(draft, proto)
+    _declare(draft, proto, {name for _, _, node in draft.nodes for name in node.output} - kept)
 
 
 def _turned(draft: Draft, nodes: Iterable[NodeProto]) -> set[str]:
@@ -149,10 +149,11 @@ def _mistaken(draft: Draft, info: ValueInfoProto) -> bool:
     return rank is not None and declared.HasField("shape") and len(declared.shape.dim) != rank
 
 
-def _declare(draft: Draft, proto: GraphProto) -> None:
-    """Give values whose dimensions must be known those that are, where the graph leaves them open."""
+def _declare(draft: Draft, proto: GraphProto, gone: Collection[str]) -> None:
+    """Give values whose dimensions must be known those that are, where the graph leaves them open; none to what was
+    drafted and is `gone` again."""
     known = {info.name: info for info in [*proto.value_info, *proto.output, *proto.input]}
-    for name in sorted(draft.declared):
+    for name in sorted(draft.declared.keys() - gone):
         term, dtype = draft.declared[name]
         info = known.get(name)
         if info is None:

@@ -7,6 +7,7 @@ So a plan is also the answer to what a value would cost: nobody has to count bes
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from onnxfuse.model.op_traits import CASTS
 from onnxfuse.model.schema import make_attribute, tensor
 from onnxfuse.terms.blockwise import Blockwise
 from onnxfuse.terms.fold import folded
-from onnxfuse.terms.term import HALF, REAL, Array, Term, UnknownValueError
+from onnxfuse.terms.term import HALF, REAL, SMALL, Array, Term, UnknownValueError
 
 from .available import Available
 
@@ -119,7 +120,8 @@ def initializer(term: Term, name: str, dtype: int) -> TensorProto:
         return tensor(value, name, dtype)
     own = value.written(dtype, lambda array: reader(tensor(array, "", dtype), None)())
     made = tensor(own.here, name, dtype)
-    made.doc_string = own.tag
+    small = math.prod(made.dims) <= SMALL  # and read again as what it holds
+    made.doc_string = (own.family.families.small(own) if small else own).tag
     return made
 
 

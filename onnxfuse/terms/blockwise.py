@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer", bound=Hashable)
 _Digest: TypeAlias = bytes
 _TAG = "onnxfuse: constant {} of block {}"
+DEEPEST = 64
+"""Steps of the longest chain by which a constant is computed."""
+HELD = 8
+"""Each of so many small constants of a chain is kept, so that the others need not be computed from its start."""
 
 
 class UnevenError(Exception):
@@ -77,6 +81,8 @@ class Family:
     """Its elements, so many blocks on."""
     number: int
     families: Families
+    depth: int = 0
+    """Of how many steps the longest chain is by which it is computed."""
     known: dict[Hashable, object] = field(default_factory=dict)
     """Questions that all blocks have answered alike, and the answer."""
     same: tuple[Family, int] | None = None
@@ -166,8 +172,8 @@ class Families:
         """A family of which each block's elements are loaded."""
         return self._new(row, lambda reading, step: load(reading.block(step)))
 
-    def _new(self, row: Row, read: Callable[[Reading, int], Array], span: int = 0) -> Family:
-        family = Family(row, span, read, len(self._all), self)
+    def _new(self, row: Row, read: Callable[[Reading, int], Array], span: int = 0, depth: int = 0) -> Family:
+        family = Family(row, span, read, len(self._all), self, depth)
         self._all.append(family)
         return family
 
@@ -188,13 +194,15 @@ class Families:
         args: Sequence[Blockwise | Array | None],
         compute: Callable[[Sequence[Array | None]], Array],
     ) -> Blockwise | None:
-        """What an op, `said` with all that it depends on besides, computes; None where no block has all operands.
+        """What an op computes, `said` with all that it depends on besides.  None where no block has all of its
+        operands, and at the end of a chain that is too long.
 
         Raises what `compute` raises of the first block."""
         own = [arg for arg in args if isinstance(arg, Blockwise)]
         row, first = own[0].family.row, min(arg.block for arg in own)
         span = max(arg.block + arg.family.span for arg in own) - first
-        if any(arg.family.row != row for arg in own) or span >= row.count:
+        depth = 1 + max(arg.family.depth for arg in own)
+        if any(arg.family.row != row for arg in own) or span >= row.count or depth > DEEPEST:
             return None
         steps = [arg.block - first if isinstance(arg, Blockwise) else 0 for arg in args]
         key = said, tuple(_key(arg, step) for arg, step in zip(args, steps, strict=True))
@@ -205,7 +213,7 @@ class Families:
                 pairs = zip(operands, steps, strict=True)
                 return compute([reading.of(one, step + by) if isinstance(one, Family) else one for one, by in pairs])
 
-            family = self._new(row, read, span)
+            family = self._new(row, read, span, depth)
             family.at(0)
             self._derived[key] = family
         return Blockwise(self._derived[key], first)
@@ -219,12 +227,18 @@ class Families:
         return Blockwise(same, own.block + shift)
 
     def _same(self, family: Family) -> tuple[Family, int]:
-        found = list[_Digest]()
+        found: list[_Digest] = []
+        arrays: list[Array] = []
         for block in family.blocks:
             array = family.at(block)
-            if (array == array.flat[0]).all():
+            if family.depth % HELD == HELD - 1 and not family.span:
+                arrays.append(array)
+            flat = array.ravel()
+            if flat[0] == flat[1] and (flat == flat[0]).all():
                 raise UnevenError("a constant of one block is a single number throughout", family.row, [block])
             found.append(elements(array))
+        if arrays:
+            family.read = lambda reading, step: arrays[reading.block(step)]
         known = [self._small.get(each, self) for each in found]
         if set(known) == {self} and len(set(found)) == len(found):
             self._small |= {each: (family, block) for block, each in enumerate(found)}

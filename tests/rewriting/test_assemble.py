@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import onnx
 import pytest
-from onnx import helper, parser
+from onnx import TensorProto, helper, parser
 
 import onnxfuse
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language.catalogue import load
 from onnxfuse.model.graph import family_of
-from onnxfuse.rewriting.assemble import import_domains
+from onnxfuse.rewriting.assemble import _declare, import_domains
+from onnxfuse.rewriting.plan import Draft
+from onnxfuse.terms.term import Terms
 
 CATALOGUE = load()
 MODELS = Path(__file__).parents[2] / "models"
@@ -81,3 +85,11 @@ def test_an_output_of_unknown_shape_is_declared_as_the_model_declares_it() -> No
     result = onnxfuse.optimize(made, target="ort", validate="off").model
     assert "QuickGelu" in [node.op_type for node in result.graph.node]
     assert len(result.graph.output[0].type.tensor_type.shape.dim) == 2
+
+
+def test_what_was_drafted_and_is_gone_again_is_not_declared() -> None:
+    term = Terms().input("x", (2, 8), TensorProto.FLOAT)
+    draft = SimpleNamespace(declared=dict.fromkeys(("kept", "gone"), (term, TensorProto.FLOAT)))
+    graph = model("y = Tan (x)").graph
+    _declare(cast(Draft, draft), graph, {"gone"})
+    assert [info.name for info in graph.value_info] == ["kept"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from onnxfuse.terms.blockwise import Blockwise, Families, Family, UnevenError, elements
+from onnxfuse.terms.blockwise import DEEPEST, HELD, Blockwise, Families, Family, UnevenError, elements
 from onnxfuse.terms.fold import decided, folded, value_of
 from onnxfuse.terms.normal.normal import make
 from onnxfuse.terms.term import Array, Term, Terms
@@ -94,6 +94,25 @@ def test_shared_operands_are_computed_once() -> None:
     computed.clear()
     assert np.allclose(made.family.at(2), WEIGHTS[2] * 2.0**30)
     assert len(computed) == 30
+
+
+def test_of_a_chain_some_are_kept_and_it_ends() -> None:
+    of, computed = families(), []
+
+    def more(arrays: Sequence[Array | None]) -> Array:
+        computed.append(1)
+        return total(arrays) + 1
+
+    made: Blockwise | None = Blockwise(leaf(of), 1)
+    for step in range(DEEPEST):
+        made = of.derived(step, [made], more)
+        assert made is not None
+        assert of.small(made) == made
+    computed.clear()
+    assert np.allclose(made.family.at(4), WEIGHTS[4] + DEEPEST)
+    assert np.allclose(made.here, WEIGHTS[1] + DEEPEST)
+    assert len(computed) < 2 * HELD
+    assert of.derived("more", [made], more) is None
 
 
 def positive(array: Array) -> bool:

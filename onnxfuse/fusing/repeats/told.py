@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from onnx import ModelProto, NodeProto
@@ -22,10 +22,36 @@ from onnxfuse.rewriting.stack_traces import frames, place
 
 from .alike import DifferentError, Template, Written
 from .few import Few
-from .moves import Moves, entries
+from .moves import Moves
+from .notes import code_of, noted_of, said
 from .runs import HEAD, Run
 
 _KEPT, _NEEDED = "fusing saves nothing: ", " is needed elsewhere as well"
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What a site stands for."""
+
+    before: list[int]
+    """The nodes of a site that is like it."""
+    after: list[int]
+    """Their counterparts, which it stands for itself."""
+    like: FusedNode
+    """That site."""
+    near: list[int]
+    """The nodes by which it is told where that one is, see `Telling._places`."""
+    there: list[int]
+    """Their counterparts."""
+
+    @property
+    def more(self) -> bool:
+        """Does it stand for nodes of blocks that were left out besides?"""
+        return len(self.before) < len(self.after)
+
+    def other(self, site: FusedNode) -> bool:
+        """Is it to be said of other nodes than it was?"""
+        return self.like is not site or self.near != self.there
 
 
 class Telling:
@@ -52,7 +78,7 @@ class Telling:
         self._paths = ModulePaths(self.nodes)
         self._indices = {at: [moves.index(name) for name in site.replaced] for at, site in self.sites.items()}
         self._depths: dict[tuple[int, str], int | None] = {}
-        self._targets: dict[tuple[int, int], tuple[list[int], list[int], FusedNode]] = {}
+        self._targets: dict[tuple[int, int], _Target] = {}
         for template in templates:
             self._check(template)
 
@@ -72,12 +98,20 @@ class Telling:
             ):
                 if [self._small(i, run) for i in self._indices[number]] != self._indices[behind]:
                     raise DifferentError(f"{site.node.name} and {other.node.name} stand for other nodes", run)
-            before = self._indices[at - length]
+            before = self._places(at - length, run)
             for site, behind, blocks in ((sites[1], at, 1), (sites[2], at + length, run.gap + 2)):
                 after = [self.moves.node_in(node, run, blocks) for node in before]
                 # What stands for nodes on both sides of the gap is in no module, and looks like the others elsewhere.
-                if after == self._indices[behind] and self._said(sites[0], before, after) != _said(site):
+                if after == self._places(behind, run) and self._said(sites[0], before, after) != said(site):
                     raise DifferentError(f"other things are noted of {site.node.name} than of others", run)
+
+    def _places(self, at: int, run: Run) -> list[int]:
+        """The nodes by which it is told where a site is: those that it stands for; of one that stands for none, the one
+        whose value its own is, or is called after."""
+        if self._indices[at] or not self.sites[at].module:
+            return self._indices[at]
+        node = self._node_of(self.sites[at].value)
+        return [node] if node in run else []
 
     def _small(self, node: int, run: Run) -> int:
         """The counterpart of a node in the next block that is not left out."""
@@ -88,7 +122,7 @@ class Telling:
     def _said(self, site: FusedNode, before: Sequence[int], after: Sequence[int]) -> tuple[object, ...]:
         """What is noted of a site if it stands for the nodes `after` instead of those `before`."""
         pairs = self._pairs(before, after)
-        return self._module(site.module, before, after), _code(site.code, pairs), self._metadata(site.node, pairs)
+        return self._module(site.module, before, after), code_of(site.code, pairs), self._metadata(site.node, pairs)
 
     def _pairs(self, before: Sequence[int], after: Sequence[int]) -> list[tuple[NodeProto, NodeProto]]:
         return [(self.nodes[a], self.nodes[b]) for a, b in zip(before, after, strict=True)]
@@ -98,9 +132,9 @@ class Telling:
         for entry in node.metadata_props:
             key, value = entry.key, entry.value
             if key == REPLACED_KEY:
-                value = " ".join(name_of(after) for _, after in pairs)
+                value = " ".join(name_of(after) for _, after in pairs) if value else ""
             elif key not in (RULE_KEY, VERSION_KEY, LAUNCHES_KEY):
-                value = _noted(key, value, pairs)
+                value = noted_of(key, value, pairs)
             result.append((key, value))
         return result
 
@@ -126,43 +160,45 @@ class Telling:
             site = self.sites.get(at)
             if site is None:
                 continue
-            before, after, like = self._nodes_of(at, blocks)
-            self._targets[at, blocks] = before, after, like
-            if like is not site or before != after:
-                more = len(before) < len(after)
-                noted = [] if more else self._metadata(like.node, self._pairs(before, after))
-                if more:
-                    note_replaced(node, self.moves.names(after))
-                else:
-                    del node.metadata_props[:]
+            target = self._targets[at, blocks] = self._nodes_of(at, blocks)
+            if target.other(site):
+                if target.more:
+                    note_replaced(node, self.moves.names(target.after))
+                    continue
+                noted = self._metadata(target.like.node, self._pairs(target.near, target.there))
+                del node.metadata_props[:]
                 for key, value in noted:
                     node.metadata_props.add(key=key, value=value)
 
-    def _nodes_of(self, at: int, blocks: int) -> tuple[list[int], list[int], FusedNode]:
-        """What a site stands for: nodes of a site that is like it, their counterparts, and that site."""
+    def _nodes_of(self, at: int, blocks: int) -> _Target:
+        """What a site stands for."""
         for template in self.templates:
             length, run = template.stop - template.first, template.run
             if template.first <= at < template.stop + length:
                 behind = at >= template.stop
                 like = at - length * (1 + behind)  # there is no gap in the block that this one is in
                 before, shift = self._indices[like], run.gap + 2 if behind else blocks + 1
-                return before, [self.moves.node_in(node, run, shift) for node in before], self.sites[like]
+                near = self._places(like, run)
+                after, there = ([self.moves.node_in(node, run, shift) for node in nodes] for nodes in (before, near))
+                return _Target(before, after, self.sites[like], near, there)
         before = self._indices[at]
-        return before, self._everywhere(before, at), self.sites[at]
+        after = self._everywhere(before, at)
+        return _Target(before, after, self.sites[at], before, after)
 
     def told(self, model: ModelProto, made: Mapping[tuple[int, int], NodeProto]) -> Fused:
         """What became of the whole model, each fused node `made` where it was written, and so many blocks on."""
         runs = {at: t.run for t in self.templates for at in range(t.first, t.stop)}
         sites = []
         slots = {at: list(site.node.output).index(site.value) for at, site in self.sites.items()}
-        for (at, blocks), (before, after, like) in self._targets.items():
+        for (at, blocks), target in self._targets.items():
             site = self.sites[at]
             module, replaced, code = site.module, site.replaced, site.code
-            if len(before) < len(after):
-                site, replaced = self._with_more(site, before, after), self.moves.names(after)
-            elif like is not site or before != after:
-                module, replaced = self._module(like.module, before, after), self.moves.names(after)
-                code = _code(like.code, self._pairs(before, after))
+            if target.more:
+                site, replaced = self._with_more(site, target.before, target.after), self.moves.names(target.after)
+            elif target.other(site):
+                module = self._module(target.like.module, target.near, target.there)
+                replaced = self.moves.names(target.after)
+                code = code_of(target.like.code, self._pairs(target.near, target.there))
             mover = self._mover(runs.get(at), at, blocks)
             matches = tuple([self._named(match, mover, at, place, blocks) for place, match in enumerate(site.matches)])
             node = made[at, blocks]
@@ -181,10 +217,8 @@ class Telling:
     def _named(self, match: Match, mover: Callable[[str], str], at: int, place: int, blocks: int) -> Match:
         """The match that is that `place` of the site written `at`, so many blocks on."""
         moved = _moved(match, mover)
-        if len(match.values) == 1:
-            return moved
         template = next((t for t in self.templates if at < t.stop), None)
-        if template is None:
+        if len(match.values) == 1 or template is None:
             return moved
         length = template.stop - template.first
         step = -1 if at >= template.first else 1
@@ -268,7 +302,7 @@ class Telling:
                         yield self._miss(miss, other, own, blocks)
                     elif (copied := made.get((self._new[miss.node], blocks))) is not None:
                         scope = self._module(miss.scope, [node], [other])
-                        code = _code(miss.code, self._pairs([node], [other]))
+                        code = code_of(miss.code, self._pairs([node], [other]))
                         yield replace(miss, node=copied.name, scope=scope, code=code)
                     else:
                         raise DifferentError(f"{miss.node} is written once for all", own)
@@ -326,7 +360,7 @@ class Telling:
                         yield "", SIMPLIFY, self._copied(value, run_of, blocks)
 
     def _vanished(self) -> Iterator[Vanished]:
-        placed = [(one, max((self._node_of(v) for v in one.match.values), default=-1)) for one in self.fused.vanished]
+        placed = [(one, self.moves.last_of(one.match.values)) for one in self.fused.vanished]
         for run in self.few.runs:
             self._spread(((one.match.rule.name, node) for one, node in placed), run)
         for one, node in placed:
@@ -341,29 +375,8 @@ class Telling:
         return self.few.codes.place[self.moves.told(value)[0]][0]
 
 
-def _said(site: FusedNode) -> tuple[object, ...]:
-    return site.module, site.code, [(entry.key, entry.value) for entry in site.node.metadata_props]
-
-
 def _offsets(nodes: Sequence[int], run: Run) -> list[int]:
     return [(node - run.start) % run.period for node in nodes]
-
-
-def _code(code: str, pairs: Sequence[tuple[NodeProto, NodeProto]]) -> str:
-    """The line of the program for other nodes."""
-    for before, after in reversed(pairs) if code else ():
-        if place(frames(before)) == code:
-            return place(frames(after))
-    return code
-
-
-def _noted(key: str, value: str, pairs: Sequence[tuple[NodeProto, NodeProto]]) -> str:
-    """What is noted of nodes, given what is of their counterparts."""
-    noted = [(entries(before), entries(after)) for before, after in pairs]
-    news = [after.get(key, "") for before, after in noted if before.get(key) == value]
-    if len(news) == len(noted) and len(set(news)) > 1:
-        raise DifferentError(f"{key} of {name_of(pairs[0][1])} is that of no other node")
-    return news[-1] if news else value
 
 
 def _kept(miss: NearMiss) -> str:
