@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any, TypeAlias
 
@@ -33,6 +34,9 @@ from .view_nodes import as_reshape, reshape
 
 Writing: TypeAlias = Callable[[Plan, Term, list[str], dict[str, Any], float, str], str]
 """(plan, term, names of its inputs, attrs, limit, wanted name) → name of the value that new nodes give."""
+
+DEEP, STRIDE = 64, 16
+"""Terms in each other beyond which what they are computed from is realized first, at every so manieth distance."""
 
 VIEWS: Mapping[str, Writing] = {
     "Reshape": view_nodes.reshape,
@@ -66,6 +70,7 @@ class _Realizer:
         self.plan = Plan(draft)
         self.draft, self.builds = draft, builds
         self.view, self.found = draft.view, draft.found
+        self._depth = 0
         self.terms = draft.view.terms
 
     # ------------------------------------------------------------------------------------- values
@@ -87,10 +92,29 @@ class _Realizer:
             cast = self.plan.node("Cast", [known[0]], {"to": dtype}, limit, name or f"{known[0]}_cast")
             self.plan.available.typed(cast, dtype)
             return cast
+        if self._depth == DEEP:
+            self._farthest_first(term, dtype, limit)
+        self._depth += 1
         name = name or self.plan.vacant_name(term, dtype)
         made = self._reshaped_back(term, dtype, limit, name) or self._build(term, dtype, limit, name)
+        self._depth -= 1
         self.plan.register(term, limit - 0.5, made, dtype)
         return made
+
+    def _farthest_first(self, term: Term, dtype: int, limit: float) -> None:
+        """Realize what a term is computed from and is not there yet, from the farthest to the nearest, so that a chain
+        of any length is no deep recursion.  Every way passes each distance, so that it is enough to stop at a few."""
+        levels, seen = [[term]], {term.id}
+        while levels[-1]:
+            level = {arg.id: arg for outer in levels[-1] for arg in outer.args if arg.id not in seen}
+            seen |= level.keys()
+            levels.append([a for a in level.values() if not a.constant and self.plan.find(a, dtype, limit) is None])
+        self._depth = 0
+        for level in levels[:0:-STRIDE]:
+            for inner in level:
+                with suppress(UnrealisableError):  # what is a part of another node alone
+                    self._operand(inner, dtype, limit)
+        self._depth = DEEP
 
     def _reshaped_back(self, term: Term, dtype: int, limit: float, name: str) -> str | None:
         """From a value that holds the same in another shape: what is computed once need not be again."""

@@ -13,6 +13,7 @@ from onnx import numpy_helper, parser
 from onnxfuse.fusing import fuse as fusing
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.fusing.fused import Fused
+from onnxfuse.fusing.source import Source
 from onnxfuse.language import catalogue
 from onnxfuse.model.walk import nodes_of
 from onnxfuse.targets.target import Target
@@ -378,3 +379,22 @@ def test_scales_of_a_resize_stay_float32_beside_half_precision() -> None:
     assert ops(after.graph) == ["Resize"]
     x = np.arange(18, dtype=np.float16).reshape(1, 2, 3, 3)
     assert_same_numbers(before, after, x=x)
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "ort"])
+def test_a_chain_of_any_length_is_written(target: str) -> None:
+    """Each layer is scaled before it is added, as LayerScale has it: what is written of it is new throughout."""
+    rng, layers, text = np.random.default_rng(0), 260, ""
+    for i in range(layers):
+        text += (
+            f"m{i} = MatMul (x{i}, w{i}) a{i} = Add (m{i}, b{i}) s{i} = Mul (a{i}, g{i}) x{i + 1} = Add (x{i}, s{i})\n"
+        )
+    given = parser.parse_model(f"{HEAD.format('')} g (float[n,8] x0) => (float[n,8] x{layers}) {{ {text} }}")
+    for i in range(layers):
+        for name, dims in (("w", (8, 8)), ("b", (8,)), ("g", (8,))):
+            weight = rng.normal(scale=0.1, size=dims).astype(np.float32)
+            given.graph.initializer.append(numpy_helper.from_array(weight, f"{name}{i}"))
+    build = catalogue.load().serving(Target(target))
+    fused = fuse(Source(given, None, build, repeats=False), build).model
+    assert len(fused.graph.node) <= 3 * layers
+    assert_same_numbers(given, fused, x0=rng.normal(size=(3, 8)).astype(np.float32))
