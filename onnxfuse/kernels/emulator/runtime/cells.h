@@ -29,20 +29,20 @@ struct Cell {
   uint32_t products;  // Of warpgroups, that may still read it.
 };
 
-// Cells of some memory, one for each `grain` bytes: as few as tell apart what was accessed so far.
+// Cells of some memory, one for each grain of bytes: as few as tell apart what was accessed so far.
 class Cells {
  public:
   void reset(size_t bytes) {
-    bytes_ = bytes, grain_ = 16;
-    cells_.assign((bytes + grain_ - 1) / grain_, Cell{});
+    bytes_ = bytes, shift_ = 4;
+    cells_.assign((bytes + 15) / 16, Cell{});
   }
 
   size_t bytes() const { return bytes_; }
 
   template <class Visit>
   void each(size_t offset, size_t bytes, Visit visit) {
-    while ((offset | bytes) % grain_) halve();
-    for (size_t at = offset; at < offset + bytes; at += grain_) visit(cells_[at / grain_], at);
+    while ((offset | bytes) & ((size_t(1) << shift_) - 1)) halve();
+    for (size_t at = offset; at < offset + bytes; at += size_t(1) << shift_) visit(cells_[at >> shift_], at);
   }
 
  private:
@@ -50,11 +50,12 @@ class Cells {
     std::vector<Cell> finer(2 * cells_.size());
     for (size_t i = 0; i < finer.size(); i++) finer[i] = cells_[i / 2];
     cells_ = std::move(finer);
-    grain_ /= 2;
+    shift_--;
   }
 
   std::vector<Cell> cells_;
-  size_t bytes_, grain_;
+  size_t bytes_;
+  unsigned shift_;  // Of the grain, a power of two: an access must not cost a division.
 };
 
 }  // namespace emulator

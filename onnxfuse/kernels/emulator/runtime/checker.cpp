@@ -101,7 +101,8 @@ void record_read(Reads &reads, uint32_t code) {
   } else if (reads.warp != thread->warp) {
     reads.by_several_warps = true;
   } else {
-    if (reads.lanes & ~self)  // Readers that are ordered before this one need no remembering.
+    // Readers that are ordered before this one need no remembering.  A thread knows nothing of its own time or later.
+    if (reads.lanes & ~self && reads.time < thread->time)
       for (unsigned i = 0; i < WARP; i++)
         if (reads.lanes >> i & 1 && thread->knows[i] >= reads.time) reads.lanes &= ~(1u << i);
     reads.lanes |= self, reads.time = thread->time, reads.code = code;
@@ -198,8 +199,9 @@ void access(const void *where, size_t bytes, Access kind, const void *code) {
   }
   if (address >= launch.image && address < emulator_image_end) return;  // Constants and built-in variables.
   touch.memory = "a buffer";
-  for (size_t n = 0; n < launch.region_count; n++) {
-    size_t i = (c.last_region + n) % launch.region_count;
+  for (size_t n = 0; n <= launch.region_count; n++) {  // The last one first.
+    size_t i = n ? n - 1 : c.last_region;
+    if (i >= launch.region_count) continue;
     const Region &region = launch.regions[i];
     if (!inside(address, region.first, region.bytes)) continue;
     c.last_region = i;
