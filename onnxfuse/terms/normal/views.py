@@ -195,7 +195,8 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
 
 
 def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
-    """x with its axes permuted, if it is computed in few steps, element by element, of Transposes that this undoes."""
+    """x with its axes permuted, if it is computed in few steps, element by element or row by row of products with a
+    matrix, of Transposes that this undoes."""
     if x.id not in known:
         known[x.id] = None
         known[x.id] = _permuted(terms, x, perm, known) if len(known) < 64 else None
@@ -205,6 +206,12 @@ def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int,
 def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
     if x.op == "Transpose":
         return inner if (inner := transpose(terms, x, perm)).op != "Transpose" else None
+    if x.op == "MatMul" and x.args[1].rank == 2 and x.args[0].rank == len(perm) == perm[-1] + 1:
+        rows = _rows_permuted(terms, x.args[0], perm, known)
+        return None if rows is None else make(terms, "MatMul", [rows, x.args[1]], {})
+    if x.op == "Reshape" and (split := _split_together(x, perm)) is not None:
+        whole, shape = transpose(terms, x.args[0], split), tuple((x.shape or ())[i] for i in perm)
+        return None if _below_views(whole).op == "Transpose" else reshape(terms, whole, shape)
     if x.op not in ELEMENTWISE or x.constant or x.shape is None or len(x.shape) != len(perm):
         return None
     args = list[Term]()
@@ -218,6 +225,33 @@ def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Ter
             return None
         args.append(moved)
     return make(terms, x.op, args, dict(x.attrs))
+
+
+def _rows_permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
+    """What a product is of, with its axes permuted: a Transpose below takes it in, whole or not."""
+    if _below_views(x).op != "Transpose":
+        return _untransposed(terms, x, perm, known)
+    moved = transpose(terms, x, perm)
+    return moved if x.op == "Transpose" or moved.op != "Transpose" else None
+
+
+def _split_together(x: Term, perm: tuple[int, ...]) -> list[int] | None:
+    """Where the axes that a Reshape splits an axis into stay side by side: how the axes before it are permuted."""
+    if x.shape is None or x.args[0].shape is None or len(x.args) > 1:
+        return None
+    blocks = blocks_of(x.args[0].shape, x.shape)
+    if blocks is None or any(i1 - i0 != 1 or j1 == j0 for i0, i1, j0, j1 in blocks):
+        return None
+    axes = {j0: (i0, [*range(j0, j1)]) for i0, _, j0, j1 in blocks}
+    split = [axes[j][0] for j in perm if j in axes]
+    return split if [j for i in perm if i in axes for j in axes[i][1]] == [*perm] else None
+
+
+def _below_views(x: Term) -> Term:
+    """What is seen in another shape, or in part."""
+    while x.op in ("Reshape", "Slice"):
+        x = x.args[0]
+    return x
 
 
 def swapped(rank: int) -> tuple[int, ...]:
