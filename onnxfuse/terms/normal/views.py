@@ -17,15 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from onnx import TensorProto, numpy_helper
-
 from onnxfuse.model.dims import END, Dim, Shape, Sym, exact, product
 from onnxfuse.model.op_traits import ELEMENTWISE, SOFTMAX, VIEWS
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
-from onnxfuse.terms.term import SMALL, Term, Terms, is_number, numpy_dtype, same_shape, static
+from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
 from .axes import Block, blocks_of, merged_axes, refinement, split_from
 from .table import Applied, fold, hoisted, law, make, scaled
@@ -381,17 +378,6 @@ def _expand(a: Applied) -> Term | None:
     return expand(a.terms, x, a.shape)
 
 
-@law("Tile", "Tile(row, (5, 1)) = Expand(row, (5, 4))")
-def _tile(a: Applied) -> Term | None:
-    x, counts = a.args[0], a.args[1].data
-    if a.shape is None or counts is None or x.shape is None:
-        return None
-    if same_shape(x.shape, a.shape):
-        return x
-    single = all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True))
-    return expand(a.terms, x, a.shape) if single else None
-
-
 @law("Slice", "Slice(Slice(x, (1,), (4,), (3,)), (1,), (3,), (3,)) = Slice(x, (2,), (4,), (3,))")
 def _slice(a: Applied) -> Term | None:
     terms, args, attrs = a.terms, a.args, a.attrs
@@ -406,29 +392,3 @@ def _slice(a: Applied) -> Term | None:
             stop = -END
         x = slice_axis(terms, x, normal_axis(axis, len(args[0].shape or ())), start, stop, step)
     return x
-
-
-@law("ConstantOfShape", "ConstantOfShape((64, 64)) = Expand(zero, (64, 64))")
-def _full(a: Applied) -> Term | None:
-    terms, attrs, shape, dtype = a.terms, a.attrs, a.shape, a.dtype
-    if shape is None:
-        return None
-    value = attrs.get("value")
-    filler = 0.0
-    if value is not None:
-        filler = numpy_helper.to_array(TensorProto.FromString(value[1])).item()
-    dims = static(shape)
-    if dims is not None and int(np.prod(dims)) <= SMALL:
-        return terms.constant(np.full(dims, filler, numpy_dtype(dtype)), dtype)
-    return expand(terms, terms.constant(np.full((1,) * len(shape), filler, numpy_dtype(dtype)), dtype), shape)
-
-
-@law("Identity", "Identity(x) = x")
-def _identity(a: Applied) -> Term | None:
-    return a.args[0]
-
-
-@law("Dropout", "Dropout(x) = x")
-def _dropout(a: Applied) -> Term | None:
-    training = a.args[2] if len(a.args) > 2 else None
-    return a.args[0] if training is None or training.op == "Absent" or training.scalar == 0 else None
