@@ -33,7 +33,7 @@ from onnxfuse.rewriting.provenance import FusedNode, Vanished, vanished
 from onnxfuse.rewriting.quantize_first import quantize_first
 from onnxfuse.rewriting.stored import Room
 from onnxfuse.rewriting.writer import Writer
-from onnxfuse.targets.compatibility import compatibility
+from onnxfuse.targets.compatibility import compatibility, runs
 from onnxfuse.targets.target import NodeKind, Target
 from onnxfuse.terms.term import Term
 from onnxfuse.training.recompute import Limit
@@ -88,7 +88,8 @@ def lower(
 
     Returns the model at that opset, to be fused again with other bans, and what became of it.  Raises UsageError if it
     cannot be converted to `opset`, or to one that the target's runtime loads, and if that runtime does not run it; a
-    model that cannot be converted to a higher one that was not asked for stays as it is."""
+    model that cannot be converted to a higher one that was not asked for stays as it is, and so does one that no
+    onnxruntime would run any more (RandomNormalLike has no kernel from opset 22 on)."""
     if not catalogue.target.functions:
         model = expand(model)
     model = straightened(model, base_dir)
@@ -111,6 +112,9 @@ def lower(
                 at = convert(model, higher.opset)
             except UsageError:
                 at, raising = model, False
+            else:
+                raising = runs(at) or not runs(model)
+                at = at if raising else model
 
 
 @uncollected

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from onnxfuse.model.op_traits import KERNELS, PRODUCTS, VIEWS
 from onnxfuse.terms.term import Term
@@ -46,13 +48,15 @@ def weigh(
     made = sum(
         launches(t) for t in new if t.op != "Transpose" and built.setdefault(t.id, match.root.id) == match.root.id
     )
-    if any(t.op == "Slice" for t in new):
-        made -= _cut_otherwise(dead, new, users, needed)
+    instead = _made_instead(dead, new, users, needed) if any(_moves(t) for t in new) else Counter[_Made]()
+    made -= instead.total()
     saved = sum(launches(t) for t in dead) - made
     if any(cover[i].op in PRODUCTS for i in kept):
         saved = -1
     if saved == 0 and any(cover[i].op in KERNELS for i in kept):
         saved = -1  # a pass over rows is not made twice instead of once
+    if saved == 0 and any(_multiplied(t, users) and _what(t) not in instead for t in new):
+        saved = -1  # nor is a linear layer computed twice
     if saved == 0 and any(t.id in match.matched for t in new):
         saved = -1  # what is summed in another order rounds in another way: for a gain alone
     dying = frozenset(t.id for t in dead if t is not match.root and t.id not in exposed)
@@ -75,21 +79,43 @@ def _with_exposed(match: Match, users: Mapping[int, Sequence[Term]], needed: Col
     return [above[i] for i in sorted(above)]
 
 
-def _cut_otherwise(
+_Made: TypeAlias = tuple[str, tuple[int, ...]]
+"""An op and the ids of its constants."""
+
+
+def _moves(term: Term) -> bool:
+    """May it take the place of another, made of the same in another order: a part, or rows of a linear layer?"""
+    return term.op == "Slice" or (term.op in ("MatMul", "Add") and any(a.constant for a in term.args))
+
+
+def _what(term: Term) -> _Made:
+    return term.op, () if term.op == "Slice" else tuple(a.id for a in term.args if a.constant)
+
+
+def _multiplied(term: Term, users: Mapping[int, Sequence[Term]]) -> bool:
+    """Is it a product with a weight that something is multiplied with already?"""
+    weights = [a for a in term.args if a.constant] if term.op == "MatMul" else []
+    return any(user.op == "MatMul" for weight in weights for user in users.get(weight.id, ()))
+
+
+def _made_instead(
     dead: Sequence[Term], new: Sequence[Term], users: Mapping[int, Sequence[Term]], needed: Collection[int]
-) -> int:
-    """How many of the Slices that a match makes take the place of others, which go with what only views lie between."""
+) -> Counter[_Made]:
+    """What a match makes in the place of others, a launch each: the Slices, and the linear layers of the same weights,
+    which go with what only views and such lie between."""
+    wanted = Counter(_what(t) for t in new if _moves(t))
     gone, stays = {t.id for t in dead}, {a.id for t in new for a in t.args}
-    stack, found = [a for t in dead for a in t.args], 0
+    stack, found = [a for t in dead for a in t.args], Counter[_Made]()
     while stack:
         term = stack.pop()
-        if term.id in gone | stays or term.id in needed or term.op not in VIEWS:
+        counts = _moves(term) and _what(term) in wanted
+        if term.id in gone | stays or term.id in needed or not (counts or term.op in VIEWS):
             continue
         if all(u.id in gone for u in users.get(term.id, ())):
             gone.add(term.id)
             stack += term.args
-            found += term.op == "Slice"
-    return min(found, sum(t.op == "Slice" for t in new))
+            found[_what(term)] += counts
+    return found & wanted
 
 
 def choose(

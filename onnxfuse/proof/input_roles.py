@@ -56,6 +56,8 @@ _COUNTS = {
     "Mod": (1,),
 }
 """Input positions that want a small positive integer: a trip count, a size, a divisor."""
+_NO_SCORE = -1e4
+"""What fills a mask is this number, a lower one, or -inf."""
 _INFERABLE = 1 << 29
 """Shape inference serializes the model: above this size in bytes it costs more than the tables it would reveal."""
 _MOST_NODES, _DEEPEST = 1_000_000, 100
@@ -69,6 +71,8 @@ class Usage:
     limits: list[tuple[int, int, int | str]] = field(default_factory=list)
     """``(factor, offset, size)``: factor · input + offset indexes an axis of `size` (a symbol where it is dynamic)."""
     mask: bool = False
+    hides: bool = False
+    """Where the mask is 1, a Where puts what leaves a score no weight, as torch's key_padding_mask does."""
     switch: bool = False
     """The input decides which branch an If takes, as a merged decoder's `use_cache_branch` does."""
     count: bool = False
@@ -177,6 +181,15 @@ class _Index:
 
     def constant(self, value: Value) -> np.ndarray | None:
         """A small constant's elements as float64; None for anything else, infinities, and data outside the file."""
+        array = self._elements(value)
+        return array if array is not None and np.isfinite(array).all() else None
+
+    def fills_mask(self, value: Value) -> bool:
+        """Is it a constant that leaves a score no weight, added or in its place?"""
+        array = self._elements(value)
+        return array is not None and bool((array <= _NO_SCORE).all())
+
+    def _elements(self, value: Value) -> np.ndarray | None:
         tensor = self.constants.get(value)
         if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL or np.prod(tensor.dims) > 64:
             return None
@@ -184,7 +197,7 @@ class _Index:
             array = numpy_helper.to_array(tensor).astype(np.float64)
         except (TypeError, ValueError):  # strings, and raw data of the wrong length
             return None
-        return array if array.size and np.isfinite(array).all() else None
+        return array if array.size else None
 
 
 def _written_out(model: onnx.ModelProto) -> float:
@@ -267,6 +280,7 @@ def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, positio
             other = index.constant((scope, node.input[1 - position]))
         flags = (1,) if node.op_type == "Sub" else (0, 1)
         to_bool = node.op_type == "Cast" and _attribute(node, "to") == onnx.TensorProto.BOOL
+        usage.hides |= node.op_type == "Where" and position == 0 and index.fills_mask((scope, node.input[1]))
         usage.mask |= to_bool or (other is not None and bool(np.isin(other, flags).all()))
         if node.op_type in COMPARISONS and other is not None and other.size == 1 and float(other.item()).is_integer():
             usage.padding = int(other.item())

@@ -127,7 +127,7 @@ def _values(
     if item.dtype == np.bool_ or item.usage.mask:
         values = rng.integers(0, 2, sizes)
         if sizes and values.size:
-            values[..., 0] = 1  # a row that attends to nothing has no meaning, and often no number
+            values[..., 0] = not item.usage.hides  # a row that attends to nothing has no meaning, and often no number
     elif item.integer and _POSITION_NAME.search(item.name) and sizes:
         values = np.broadcast_to(np.arange(sizes[-1]) % (bound or sizes[-1] or 1), sizes)
     elif bound is not None:

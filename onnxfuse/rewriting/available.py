@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from onnxfuse.model.dims import Dim
+from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Term
 
@@ -23,6 +23,7 @@ class Available:
         self._reshapes: dict[int, list[Term]] = {}
         self._dims: Dimensions = Dimensions(under._dims if under is not None else None)
         self._kinds: dict[str, int] = {}
+        self._shapes: dict[str, Shape | None] = {}
         self._added: list[tuple[Term, float, str, int]] = []
 
     def over(self) -> Available:
@@ -45,6 +46,7 @@ class Available:
             self._reshapes.setdefault(term.args[0].id, []).append(term)
         self._dims.add(name, term.shape, position)
         self._kinds[name] = dtype
+        self._shapes[name] = term.shape
 
     def typed(self, name: str, dtype: int) -> None:
         """A value that only the node made next reads has this element type."""
@@ -54,6 +56,11 @@ class Available:
         """The element type of a value."""
         kind = self._kinds.get(name)
         return kind if kind is not None or self.under is None else self.under.kind(name)
+
+    def shape(self, name: str) -> Shape | None:
+        """The dims of a value; None where they are not known."""
+        shape = self._shapes.get(name)
+        return shape if shape is not None or self.under is None else self.under.shape(name)
 
     def find(self, term: Term, dtype: int, limit: float) -> tuple[str, int] | None:
         """(value, element type) of this term, computed before `limit`, of the wanted type if there is one."""

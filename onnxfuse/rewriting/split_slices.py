@@ -62,7 +62,7 @@ def _taken(draft: Draft, node: NodeProto) -> tuple[int, int, int, int] | None:
     if len(starts) != 1 or len(axes) != 1 or given.get("steps", [1]) != [1]:
         return None
     term = draft.view.terms_of.get(node.input[0])
-    shape = None if term is None else term.shape
+    shape = draft.available.shape(node.input[0]) if term is None else term.shape
     if not shape:
         return None
     axis = axes[0] % len(shape)

@@ -90,6 +90,11 @@ def compatibility(model: ModelProto, wanted: Runtime | None = None) -> Compatibi
     return Compatibility(needs.needed, needs.reason, bool(model.functions), tuple(sorted(needs.domains)))
 
 
+def runs(model: ModelProto) -> bool:
+    """Does an onnxruntime that is known run this model?"""
+    return compatibility(model).runtime is not None
+
+
 def _lowest(enough: Callable[[Runtime], bool]) -> Runtime | None:
     return next((runtime for runtime in runtimes.known() if enough(runtime)), None)
 

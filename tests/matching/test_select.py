@@ -62,3 +62,18 @@ def test_what_is_computed_for_a_further_output_alone_is_saved_as_well() -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z{}) {{ y = Sin(x)\n c = Cos(x)\n z = Abs(c) }}"
     assert ops(fused_by(text.format(""), both, other)) == ["Both"]
     assert sorted(ops(fused_by(text.format(", float[4] c"), both, other))) == ["Both", "Cos"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "made"), [("", ["MatMul", "Tan"]), (", float[5, 2, 6] m", ["MatMul", "Cos", "Sin"])]
+)
+def test_a_linear_layer_made_in_another_order_takes_the_place_of_one_that_goes(outputs: str, made: list[str]) -> None:
+    """Where it is an output, it stays, and its weight is not multiplied twice."""
+    turned = rule(
+        "Turned(x)\nmatch: y = Sin(Cos(x))\nlet: z = Transpose(x, perm=[1, 0, 2])\nwhere: free(z)\n"
+        "emit: y = Transpose(Tan(z), perm=[1, 0, 2])\n"
+    )
+    text = f"""g (float[2, 5, 4] x) => (float[5, 2, 6] y{outputs})
+        <float[4, 6] w = {{{", ".join(f"{i}.0" for i in range(24))}}}> {{
+        t = Transpose<perm = [1, 0, 2]>(x)  m = MatMul(t, w)  c = Cos(m)  y = Sin(c) }}"""
+    assert [op for op in ops(fused_by(text, turned)) if op != "Transpose"] == made

@@ -29,6 +29,24 @@ def test_masks_are_zeros_and_ones_with_a_one_in_every_row(type: str, body: str) 
         assert (mask.sum(axis=-1) >= 1).all()
 
 
+@pytest.mark.parametrize(
+    ("type", "body"),
+    [
+        ("bool", "y = Where(m, low, x)"),
+        ("bool", "y = Where(m, infinite, x)"),
+        ("float", "b = Cast<to = 9>(m) u = Unsqueeze(b, axes) y = Where(u, infinite, x)"),
+    ],
+)
+def test_a_mask_that_hides_where_it_holds_has_a_zero_in_every_row(type: str, body: str) -> None:
+    """torch's key_padding_mask: with the order of positions, its first key is all that the first query sees."""
+    constants = "<float low = {-10000}, int64[1] axes = {1}>"
+    model = parse(f"g (float[b, s] x, {type}[b, s] m) => (y) {constants} {{ {body} }}")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(-np.inf), "infinite"))
+    for case in cases(model):
+        assert not case.inputs["m"][..., 0].any()
+    assert cases(model)[0].inputs["m"].any()
+
+
 def test_a_token_id_compared_with_its_padding_is_no_mask() -> None:
     graph = "g (int64[b, s] ids) => (y, p) <int64 pad = {1}> { y = Gather(w, ids) p = Equal(ids, pad) }"
     assert cases(table(parse(graph), w=(100, 4)))[0].inputs["ids"].max() > 1

@@ -7,7 +7,9 @@ import onnx
 import onnx.parser
 import pytest
 
+from onnxfuse import optimize
 from onnxfuse.errors import UsageError
+from onnxfuse.model.graph import opset_of
 from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.rewriting.convert_opset import convert, raisable
 from tests.spellings.mutants import run
@@ -102,3 +104,14 @@ def test_bodies_are_converted_and_lose_nothing_either() -> None:
 @pytest.mark.parametrize(("opset", "fits"), [(12, False), (13, True)])
 def test_an_opset_is_raised_unasked_where_axes_in_bodies_mean_the_same_there(opset: int, fits: bool) -> None:
     assert raisable(onnx.parser.parse_model(BODIES.format(opset))) == fits
+
+
+def test_an_opset_at_which_no_onnxruntime_has_a_kernel_is_not_raised_to() -> None:
+    """Attention is an op from opset 23 on, and RandomNormalLike has no kernel from 22 on."""
+    graph = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 4, 7, 8] q, float[2, 4, 7, 8] k, float[2, 4, 7, 8] v) => (float[2, 4, 7, 8] y{}) {{
+        t = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, t)  w = Softmax <axis = -1> (s)  y = MatMul (w, v) {} }}"""
+    for more, node, opset in (("", "", 23), (", float[2, 4, 7, 8] z", "z = RandomNormalLike (q)", 17)):
+        after = optimize(onnx.parser.parse_model(graph.format(more, node)), target="onnx", validate="off").model
+        assert opset_of(after) == opset
+        assert ("Attention" in [node.op_type for node in after.graph.node]) == (opset == 23)

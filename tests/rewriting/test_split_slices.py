@@ -12,6 +12,7 @@ from onnx import helper, parser
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language.catalogue import load
 from onnxfuse.runtime.quiet import Session
+from tests.matching.test_match import fused_by, ops, rule
 
 CATALOGUE = replace(load(), level=1)
 TAIL = "t = Tan (x)  u = Tan (t)  v = Identity (u)  y = Neg (v)"
@@ -84,6 +85,17 @@ def test_a_split_is_where_its_first_slice_was_and_what_nobody_reads_is_no_part()
     text += "e = Constant <value = int64[1] {4}> () a = Constant <value = int64[1] {1}> ()"
     text += "l = Slice (x, z, m, a) r = Slice (x, m, e, a) i = Identity (l) y = Tan (i) }"
     assert written(parser.parse_model(text))[0] == ["Slice"]
+
+
+def test_what_a_rule_has_written_is_taken_apart_as_well() -> None:
+    """Its dims are those of its term: no node of the file had it."""
+    made = rule(
+        "Made(x)\nmatch: y = Sin(Cos(Exp(Abs(Tan(x)))))\n"
+        "let:\n    z = Made(x)\n    l = Slice(z, axis=1, start=0, stop=4)\n    r = Slice(z, axis=1, start=4, stop=12)\n"
+        "emit: y = Concat(r, l, axis=1)\nmeaning: y = Sin(Cos(Exp(Abs(Tan(x)))))\n"
+    )
+    text = "g (float[n, 12] x) => (float[n, 12] y) { t = Tan(x) a = Abs(t) e = Exp(a) c = Cos(e) y = Sin(c) }"
+    assert ops(fused_by(text, made)) == ["Made", "Split", "Concat"]
 
 
 def test_steps_of_a_quantizer_stay_apart() -> None:

@@ -65,6 +65,56 @@ def test_heads_that_nothing_moves_are_what_attention_takes() -> None:
     assert ops == ["FusedMatMul", "Reshape", "Transpose", "Gather", "Gather", "Gather", "Attention"]
 
 
+def positions_first() -> onnx.ModelProto:
+    """torch.nn.MultiheadAttention with batch_first: positions come first inside, and a Gemm takes all rows at once."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17]> g (float[3,7,16] given) => (float[3,7,16] y)
+        <int64[4] four = {7, 3, 3, 16}, int64[4] heads = {3, 2, 7, 8}, int64[3] joined = {7, 6, 8},
+         int64[1] a0 = {0}, int64[1] a3 = {3}, int64 i0 = {0}, int64 i1 = {1}, int64 i2 = {2},
+         int64[2] rows = {21, 16}, int64[3] whole = {7, 3, 16}, float scale = {0.35355338}> {
+        x0 = Transpose <perm = [1, 0, 2]> (given)  m = MatMul (x0, weight)  x = Add (m, bias)
+        f = Reshape (x, four)  u = Unsqueeze (f, a0)  w = Transpose <perm = [3, 1, 2, 0, 4]> (u)
+        p = Squeeze (w, a3)
+        q0 = Gather <axis = 0> (p, i0)  k0 = Gather <axis = 0> (p, i1)  v0 = Gather <axis = 0> (p, i2)
+        q1 = Reshape (q0, joined)  q2 = Transpose <perm = [1, 0, 2]> (q1)  q = Reshape (q2, heads)
+        k1 = Reshape (k0, joined)  k2 = Transpose <perm = [1, 0, 2]> (k1)  k = Reshape (k2, heads)
+        v1 = Reshape (v0, joined)  v2 = Transpose <perm = [1, 0, 2]> (v1)  v = Reshape (v2, heads)
+        kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, kt)  scaled = Mul (s, scale)
+        p9 = Softmax <axis = -1> (scaled)  o = MatMul (p9, v)  ot = Transpose <perm = [2, 0, 1, 3]> (o)
+        o2 = Reshape (ot, rows)  g2 = Gemm (o2, out, shift)  g3 = Reshape (g2, whole)
+        y = Transpose <perm = [1, 0, 2]> (g3) }"""
+    )
+    rng = np.random.default_rng(0)
+    shapes = {"weight": (16, 48), "bias": (48,), "out": (16, 16), "shift": (16,)}
+    for name, shape in shapes.items():
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("target", "ops"),
+    [
+        ("onnxfuse", ["FusedMatMul", "Split", "Attention", "FusedMatMul"]),
+        ("onnx", ["MatMul", "Add", "Split", "Attention", "MatMul", "Add"]),
+    ],
+)
+def test_linear_layers_take_positions_in_the_order_in_which_they_come(target: str, ops: list[str]) -> None:
+    made = onnxfuse.optimize(positions_first(), target=target, level=1)
+    assert made.report.validation.verdict == "equal"
+    assert [node.op_type.partition("_")[0] for node in made.model.graph.node] == ops
+
+
+def test_a_linear_layer_that_something_else_reads_is_not_computed_twice() -> None:
+    """All that it gives is an output in the other order."""
+    before = positions_first()
+    before.graph.output.add(name="x").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    made = onnxfuse.optimize(before, level=1)
+    assert made.report.validation.verdict == "equal"
+    wide = [node for node in made.model.graph.node if "weight" in node.input]
+    assert len(wide) == 1
+
+
 def test_what_something_else_reads_is_not_cut_twice() -> None:
     """The keys are an output as heads: they stay what they are."""
     before = packed(FORMS["gather"])

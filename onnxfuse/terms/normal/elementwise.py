@@ -48,3 +48,14 @@ def _of_rows(a: Applied) -> Term | None:
     if len(a.args) != 1 or not merges_rows(a.args[0]) or a.shape is None:
         return None
     return reshape(a.terms, make(a.terms, a.op, [a.args[0].args[0]], a.attrs), a.shape)
+
+
+@law("Identity", "Identity(x) = x")
+def _identity(a: Applied) -> Term | None:
+    return a.args[0]
+
+
+@law("Dropout", "Dropout(x) = x")
+def _dropout(a: Applied) -> Term | None:
+    training = a.args[2] if len(a.args) > 2 else None
+    return a.args[0] if training is None or training.op == "Absent" or training.scalar == 0 else None

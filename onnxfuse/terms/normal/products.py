@@ -47,13 +47,17 @@ def _of_merged(a: Applied) -> Term | None:
 
 @law("MatMul", "MatMul(merge(x), z) = merge(MatMul(x, z))")
 def _of_merged_rows(a: Applied) -> Term | None:
+    """Where the columns are merged, too (heads before a Gemm, which takes all rows as one axis), they stay so."""
     x, y = a.args
-    if not a.real or a.shape is None or y.rank != 2 or x.op != "Reshape" or (x.rank or 0) < 2:
+    if not a.real or a.shape is None or y.rank != 2 or x.op != "Reshape" or x.shape is None or (x.rank or 0) < 2:
         return None
-    blocks = merged_blocks(x)
-    if blocks is None or blocks[-1][1] - blocks[-1][0] != 1:
+    blocks, whole = merged_blocks(x), x.args[0].shape
+    if blocks is None or whole is None or all(i1 - i0 == 1 for i0, i1, _, _ in blocks[:-1]):
         return None
-    return reshape(a.terms, make(a.terms, "MatMul", [x.args[0], y], {}), a.shape)
+    if blocks[-1][1] - blocks[-1][0] > 1 and x.rank != 2:
+        return None
+    rows = reshape(a.terms, x.args[0], (*whole[: blocks[-1][0]], x.shape[-1]))
+    return reshape(a.terms, make(a.terms, "MatMul", [rows, y], {}), a.shape)
 
 
 @law("Gemm", "Gemm(z, z, z, alpha=2.0, beta=3.0, transB=1) = 2 * MatMul(z, T(z)) + 3 * z")

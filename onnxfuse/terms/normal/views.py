@@ -17,15 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from onnx import TensorProto, numpy_helper
-
 from onnxfuse.model.dims import END, Dim, Shape, Sym, exact, product
 from onnxfuse.model.op_traits import ELEMENTWISE, SOFTMAX, VIEWS
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
-from onnxfuse.terms.term import SMALL, Term, Terms, is_number, numpy_dtype, same_shape, static
+from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
 from .axes import Block, blocks_of, merged_axes, refinement, split_from
 from .table import Applied, fold, hoisted, law, make, scaled
@@ -195,7 +192,8 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
 
 
 def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
-    """x with its axes permuted, if it is computed in few steps, element by element, of Transposes that this undoes."""
+    """x with its axes permuted, if it is computed in few steps, element by element or row by row of products with a
+    matrix, of Transposes that this undoes."""
     if x.id not in known:
         known[x.id] = None
         known[x.id] = _permuted(terms, x, perm, known) if len(known) < 64 else None
@@ -205,6 +203,12 @@ def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int,
 def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
     if x.op == "Transpose":
         return inner if (inner := transpose(terms, x, perm)).op != "Transpose" else None
+    if x.op == "MatMul" and x.args[1].rank == 2 and x.args[0].rank == len(perm) == perm[-1] + 1:
+        rows = _rows_permuted(terms, x.args[0], perm, known)
+        return None if rows is None else make(terms, "MatMul", [rows, x.args[1]], {})
+    if x.op == "Reshape" and (split := _split_together(x, perm)) is not None:
+        whole, shape = transpose(terms, x.args[0], split), tuple((x.shape or ())[i] for i in perm)
+        return None if _below_views(whole).op == "Transpose" else reshape(terms, whole, shape)
     if x.op not in ELEMENTWISE or x.constant or x.shape is None or len(x.shape) != len(perm):
         return None
     args = list[Term]()
@@ -218,6 +222,33 @@ def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Ter
             return None
         args.append(moved)
     return make(terms, x.op, args, dict(x.attrs))
+
+
+def _rows_permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
+    """What a product is of, with its axes permuted: a Transpose below takes it in, whole or not."""
+    if _below_views(x).op != "Transpose":
+        return _untransposed(terms, x, perm, known)
+    moved = transpose(terms, x, perm)
+    return moved if x.op == "Transpose" or moved.op != "Transpose" else None
+
+
+def _split_together(x: Term, perm: tuple[int, ...]) -> list[int] | None:
+    """Where the axes that a Reshape splits an axis into stay side by side: how the axes before it are permuted."""
+    if x.shape is None or x.args[0].shape is None or len(x.args) > 1:
+        return None
+    blocks = blocks_of(x.args[0].shape, x.shape)
+    if blocks is None or any(i1 - i0 != 1 or j1 == j0 for i0, i1, j0, j1 in blocks):
+        return None
+    axes = {j0: (i0, [*range(j0, j1)]) for i0, _, j0, j1 in blocks}
+    split = [axes[j][0] for j in perm if j in axes]
+    return split if [j for i in perm if i in axes for j in axes[i][1]] == [*perm] else None
+
+
+def _below_views(x: Term) -> Term:
+    """What is seen in another shape, or in part."""
+    while x.op in ("Reshape", "Slice"):
+        x = x.args[0]
+    return x
 
 
 def swapped(rank: int) -> tuple[int, ...]:
@@ -347,17 +378,6 @@ def _expand(a: Applied) -> Term | None:
     return expand(a.terms, x, a.shape)
 
 
-@law("Tile", "Tile(row, (5, 1)) = Expand(row, (5, 4))")
-def _tile(a: Applied) -> Term | None:
-    x, counts = a.args[0], a.args[1].data
-    if a.shape is None or counts is None or x.shape is None:
-        return None
-    if same_shape(x.shape, a.shape):
-        return x
-    single = all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True))
-    return expand(a.terms, x, a.shape) if single else None
-
-
 @law("Slice", "Slice(Slice(x, (1,), (4,), (3,)), (1,), (3,), (3,)) = Slice(x, (2,), (4,), (3,))")
 def _slice(a: Applied) -> Term | None:
     terms, args, attrs = a.terms, a.args, a.attrs
@@ -372,29 +392,3 @@ def _slice(a: Applied) -> Term | None:
             stop = -END
         x = slice_axis(terms, x, normal_axis(axis, len(args[0].shape or ())), start, stop, step)
     return x
-
-
-@law("ConstantOfShape", "ConstantOfShape((64, 64)) = Expand(zero, (64, 64))")
-def _full(a: Applied) -> Term | None:
-    terms, attrs, shape, dtype = a.terms, a.attrs, a.shape, a.dtype
-    if shape is None:
-        return None
-    value = attrs.get("value")
-    filler = 0.0
-    if value is not None:
-        filler = numpy_helper.to_array(TensorProto.FromString(value[1])).item()
-    dims = static(shape)
-    if dims is not None and int(np.prod(dims)) <= SMALL:
-        return terms.constant(np.full(dims, filler, numpy_dtype(dtype)), dtype)
-    return expand(terms, terms.constant(np.full((1,) * len(shape), filler, numpy_dtype(dtype)), dtype), shape)
-
-
-@law("Identity", "Identity(x) = x")
-def _identity(a: Applied) -> Term | None:
-    return a.args[0]
-
-
-@law("Dropout", "Dropout(x) = x")
-def _dropout(a: Applied) -> Term | None:
-    training = a.args[2] if len(a.args) > 2 else None
-    return a.args[0] if training is None or training.op == "Absent" or training.scalar == 0 else None

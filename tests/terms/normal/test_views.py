@@ -46,6 +46,30 @@ def test_a_product_is_transposed_by_its_operands_but_no_weight_comes_before_batc
     assert t.transpose(kept, 0, 1, 3, 2) is kept
 
 
+def test_a_linear_layer_takes_rows_in_the_order_in_which_they_come(t: Space) -> None:
+    x, w = t.input("x", b, s, 8), t.terms.constant(np.ones((8, 12), np.float32), FLOAT)
+    bias = t.terms.constant(np.arange(12, dtype=np.float32), FLOAT)
+    turned = t.op("Add", t.op("MatMul", t.transpose(x, 1, 0, 2), w), bias)
+    straight = t.op("MatMul", x, w)
+    back = t.transpose(turned, 1, 0, 2)
+    assert back.op == "Add"
+    assert straight in back.args
+    heads = t.transpose(t.reshape(t.slice(turned, 2, 0, 4), s, b, 2, 2), 1, 0, 2, 3)
+    assert heads is t.reshape(t.slice(back, 2, 0, 4), b, s, 2, 2)
+    apart = t.transpose(t.reshape(turned, s, b, 3, 4), 1, 2, 0, 3)  # heads come before positions
+    assert apart.op == "Transpose"
+
+
+def test_of_two_transposes_around_a_linear_layer_one_is_left(t: Space) -> None:
+    x, w = t.input("x", b, s, h, 8), t.terms.constant(np.ones((8, 12), np.float32), FLOAT)
+    turned = t.op("MatMul", t.transpose(x, 1, 0, 2, 3), w)
+    assert t.transpose(turned, 0, 2, 1, 3) is t.op("MatMul", t.transpose(x, 1, 2, 0, 3), w)
+    columns = t.transpose(turned, 0, 1, 3, 2)
+    assert columns.op == "Transpose"
+    plain = t.op("MatMul", x, w)
+    assert t.transpose(plain, 1, 0, 2, 3).args == (plain,)
+
+
 def test_slices_compose_and_cancel(t: Space) -> None:
     x = t.input("x", b, 12, 8)
     assert t.slice(x, 1, 0, 12) is x
