@@ -106,9 +106,9 @@ class _Realizer:
         of any length is no deep recursion.  Every way passes each distance, so that it is enough to stop at a few."""
         levels, seen = [[term]], {term.id}
         while levels[-1]:
-            level = {arg.id: arg for outer in levels[-1] for arg in outer.args if arg.id not in seen}
-            seen |= level.keys()
-            levels.append([a for a in level.values() if not a.constant and self.plan.find(a, dtype, limit) is None])
+            found = {arg.id: arg for outer in levels[-1] for arg in outer.args if arg.id not in seen}
+            seen |= found.keys()
+            levels.append([a for a in found.values() if not a.constant and self.plan.find(a, dtype, limit) is None])
         self._depth = 0
         for level in levels[:0:-STRIDE]:
             for inner in level:
