@@ -39,7 +39,7 @@ SIZES = (
 
 def cases(model: onnx.ModelProto, session: Session) -> Iterator[Case]:
     """Usual and unusual inputs at each of SIZES on which the original runs; of static shapes, the proof's own."""
-    inputs = input_shapes.read(model, {})
+    inputs = input_shapes.as_weights_say(input_shapes.read(model, {}), ())
     kinds = input_shapes.kinds_of(inputs, {})
     made: list[Case] = []
     for sizes in SIZES if kinds else ():

@@ -6,7 +6,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,11 +87,12 @@ def read(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> list[In
             dims = tuple(f"{info.name}.{axis}" for axis in range(len(shapes[info.name])))
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         result.append(Input(info.name, dtype, dims, sequence, used[info.name]))
-    return _as_weights_say(result)
+    return result
 
 
-def _as_weights_say(inputs: list[Input]) -> list[Input]:
-    """The inputs with the sizes that weights tell of channels and features, and other axes of such a name with them."""
+def as_weights_say(inputs: list[Input], shapes: Collection[str]) -> list[Input]:
+    """The inputs with the sizes that weights tell of channels and features, and other axes of such a name with them;
+    those whose `shapes` are given, by name, as they are: whoever gives one knows it."""
     told: dict[str, set[int]] = {}
     for item in inputs:
         for axis, size in item.usage.sizes.items():
@@ -101,7 +102,12 @@ def _as_weights_say(inputs: list[Input]) -> list[Input]:
     def sized(item: Input, axis: int, dim: int | str) -> int | str:
         return item.usage.sizes.get(axis, known.get(dim, dim)) if isinstance(dim, str) else dim
 
-    return [replace(item, dims=tuple(sized(item, axis, dim) for axis, dim in enumerate(item.dims))) for item in inputs]
+    return [
+        item
+        if item.name in shapes
+        else replace(item, dims=tuple(sized(item, axis, dim) for axis, dim in enumerate(item.dims)))
+        for item in inputs
+    ]
 
 
 class UnsupportedError(Exception):

@@ -16,6 +16,7 @@ from .input_shapes import (
     Input,
     Sizes,
     UnsupportedError,
+    as_weights_say,
     cover_past,
     evaluate,
     fixed_sizes,
@@ -67,6 +68,7 @@ def generate(
         return [], str(unsupported)
     fixed = fixed_sizes(inputs, shapes or {})
     if given is None and inputs:
+        inputs = as_weights_say(inputs, shapes or {})
         return _searched(_Search(inputs, kinds_of(inputs, fixed), fixed, runs, seed), one)
     case = Case("no inputs", {}) if given is None else given_case(inputs, given, shapes or {})
     failure = runs(case)
@@ -91,6 +93,7 @@ def assumed(
         given_case(inputs, given, shapes or {})
         return {item.name: given[item.name].shape for item in inputs if not item.sequence}, ""
     fixed = fixed_sizes(inputs, shapes or {})
+    inputs = as_weights_say(inputs, shapes or {})
     search = _Search(inputs, kinds_of(inputs, fixed), fixed, lambda case: "", 0)
     search.covers_past = any(item.past for item in inputs)
     sizes = search.sizes(dict.fromkeys(search.kinds.values(), 0))

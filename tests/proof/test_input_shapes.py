@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from onnxfuse.proof.input_shapes import evaluate, fits, named, symbols_of, text_of
@@ -71,6 +72,15 @@ def test_a_size_that_weights_tell_holds_wherever_its_name_stands() -> None:
     model = parse("g (float[n, d] x, float[d, n] z) => (y, t) { y = MatMul(x, w) t = MatMul(x, z) }")
     first = cases(table(model, w=(5, 4)))[0].inputs
     assert (first["x"].shape, first["z"].shape) == ((3, 5), (5, 3))
+
+
+def test_a_shape_that_is_given_need_not_be_what_weights_tell() -> None:
+    """Two inputs may bear one name and have two sizes: whoever gives them knows."""
+    model = parse("g (float[n, d] x, float[n, d] z) => (y, t) { y = MatMul(x, w) t = Relu(z) }")
+    model = table(model, w=(5, 4))
+    assert cases(model, shapes={"z": (3, 9)})[0].inputs["z"].shape == (3, 9)
+    given = {"x": np.ones((2, 5), np.float32), "z": np.ones((2, 9), np.float32)}
+    assert cases(model, given=given)[0].inputs["z"].shape == (2, 9)
 
 
 def test_dims_without_a_name_are_symbols_of_their_own() -> None:

@@ -318,9 +318,6 @@ def test_positions_below_zero_count_from_the_end_of_a_table() -> None:
     assert ops(after.model)["ms.RotaryEmbedding"] == 1
 
 
-# ------------------------------------------------------------------------------------------------ groups of channels
-
-
 def groups(
     channels: int, number: int, swish: bool, kind: str = "float", *, skip: str = "", image: str = "h,3"
 ) -> onnx.ModelProto:

@@ -169,7 +169,7 @@ def test_what_kernels_cost_is_told(tmp_path: Path, capsys: Capture) -> None:
     assert main(["run", str(path), "--emulate", "--count"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "kernels: Softmax" in said
-    assert "row_turned.cu row_passes 1 " in said
+    assert "softmax_columns.cu softmax_columns 1 " in said
     assert main(["run", str(path), "--count"]) == 2
     assert capsys.readouterr().err.endswith("give --emulate, too\n")
     text = '<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
