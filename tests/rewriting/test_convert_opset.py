@@ -110,7 +110,8 @@ def test_an_opset_at_which_no_onnxruntime_has_a_kernel_is_not_raised_to() -> Non
     """Attention is an op from opset 23 on, and RandomNormalLike has no kernel from 22 on."""
     graph = """<ir_version: 8, opset_import: ["": 17]>
         g (float[2, 4, 7, 8] q, float[2, 4, 7, 8] k, float[2, 4, 7, 8] v) => (float[2, 4, 7, 8] y{}) {{
-        t = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, t)  w = Softmax <axis = -1> (s)  y = MatMul (w, v) {} }}"""
+        t = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, t)  w = Softmax <axis = -1> (s)
+        y = MatMul (w, v) {} }}"""
     for more, node, opset in (("", "", 23), (", float[2, 4, 7, 8] z", "z = RandomNormalLike (q)", 17)):
         after = optimize(onnx.parser.parse_model(graph.format(more, node)), target="onnx", validate="off").model
         assert opset_of(after) == opset
