@@ -76,12 +76,17 @@ class Effects:
         return max((self(inner, opset) for _, body in attribute_graphs(node) for inner in body.node), default=effect)
 
 
+def draws(node: NodeProto) -> bool:
+    """Does a node of the standard draw random numbers?  A Dropout that is told whether it trains may."""
+    told = node.op_type == "Dropout" and len(node.input) > 2 and bool(node.input[2])
+    return node.domain in STANDARD and (node.op_type in RANDOM or told)
+
+
 def _own(node: NodeProto, opset: int) -> Effect:
     """The effect of a node that calls no local function, without its bodies."""
+    if draws(node):
+        return Effect.RANDOM
     if node.domain in STANDARD:
-        training = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
-        if node.op_type in RANDOM or training:
-            return Effect.RANDOM
         known = in_onnx(node.op_type, opset) or node.op_type in IN_AI_ONNX
     elif node.domain == "com.microsoft":
         known = node.op_type in MICROSOFT

@@ -17,9 +17,8 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto, helper, parser
 
+from onnxfuse.lifting.effects import draws
 from onnxfuse.model.graph import Graph, opset_of
-from onnxfuse.model.op_traits import RANDOM
-from onnxfuse.model.standard import STANDARD
 
 from .claim import Claim
 
@@ -69,12 +68,12 @@ def steady(model: ModelProto) -> ModelProto:
 
     What draws at an opset before `OLDEST`, or a type that is not known, still draws others each time; so does what
     stands in a body or a local function: it may be written out, and has other names then."""
-    if not any(_draws(node) for node in model.graph.node):
+    if not any(map(draws, model.graph.node)):
         return model
     copy = ModelProto()
     copy.CopyFrom(model)
     graph = Graph(copy.graph, copy, opset_of(copy))
-    for node in filter(_draws, graph.nodes):
+    for node in filter(draws, graph.nodes):
         _steady(copy, node, graph)
     copy.opset_import.append(OperatorSetIdProto(domain=DOMAIN, version=1))
     copy.ir_version = max(copy.ir_version, _FUNCTIONS)
@@ -87,11 +86,6 @@ def alike(claim: Claim) -> Claim:
     if original is claim.original:
         return claim
     return replace(claim, original=original, runnable=lambda model: steady(claim.runnable(model)))
-
-
-def _draws(node: NodeProto) -> bool:
-    trains = node.op_type == "Dropout" and len(node.input) > 2 and bool(node.input[2])
-    return node.domain in STANDARD and (node.op_type in RANDOM or trains)
 
 
 def _steady(model: ModelProto, node: NodeProto, graph: Graph) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import ModelError
+from onnxfuse.lifting.effects import draws
 from onnxfuse.model.element_flow import HALF, coarser
-from onnxfuse.model.op_traits import RANDOM
 from onnxfuse.model.walk import nodes_of
 from onnxfuse.proof import float64, inputs, numerics
 from onnxfuse.proof.inputs import Case
@@ -137,7 +137,7 @@ class Oracle:
         cases, reason = inputs.generate(original, runs, seed=seed, shapes=shapes, given=given)
         if not cases:
             return [], f"the original does not run: {reason}"
-        if session is not None and any(node.op_type in RANDOM | {"Dropout"} for node in nodes_of(original)):
+        if session is not None and any(map(draws, nodes_of(original))):
             again = session.run(cases[0].inputs)
             if any(numerics.compare(a, b).reason for a, b in zip(again, self._expected[0], strict=True)):
                 return [], "the original draws random numbers and never gives the same outputs twice"

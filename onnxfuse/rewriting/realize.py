@@ -109,9 +109,9 @@ class _Realizer:
             found = {arg.id: arg for outer in levels[-1] for arg in outer.args if arg.id not in seen}
             seen |= found.keys()
             levels.append([a for a in found.values() if not a.constant and self.plan.find(a, dtype, limit) is None])
-        self._depth = 0
         for level in levels[:0:-STRIDE]:
             for inner in level:
+                self._depth = 0
                 with suppress(UnrealisableError):  # what is a part of another node alone
                     self._operand(inner, dtype, limit)
         self._depth = DEEP

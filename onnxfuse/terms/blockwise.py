@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -112,7 +112,7 @@ class Family:
                 odd = [block for block, answer in enumerate(answers) if answer != usual] if len(others) == 1 else []
                 raise UnevenError(f"blocks differ by what is asked of a constant: {question.__name__}", self.row, odd)
             self.known[key] = usual
-        return self.known[key]  # type: ignore[return-value]
+        return cast("_Answer", self.known[key])
 
 
 @dataclass(frozen=True)

@@ -57,5 +57,4 @@ def _identity(a: Applied) -> Term | None:
 
 @law("Dropout", "Dropout(x) = x")
 def _dropout(a: Applied) -> Term | None:
-    training = a.args[2] if len(a.args) > 2 else None
-    return a.args[0] if training is None or training.op == "Absent" or training.scalar == 0 else None
+    return a.args[0] if len(a.args) == 1 else None
