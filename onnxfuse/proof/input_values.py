@@ -107,7 +107,7 @@ def given_case(
                 f"--inputs: input {item.name!r} is {array.dtype}[{text_of(array.shape)}]; the model wants {wanted}"
             )
         if tuple(shapes.get(item.name, array.shape)) != array.shape:
-            asked, found = (",".join(map(str, dims)) for dims in (shapes[item.name], array.shape))
+            asked, found = text_of(shapes[item.name]), text_of(array.shape)
             raise UsageError(f"--shape {item.name}:{asked} is not what --inputs has, {found}: give one of them")
     return Case("given", {n: list(a) if by_name[n].sequence else a for n, a in given.items()})
 
