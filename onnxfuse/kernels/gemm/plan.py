@@ -103,7 +103,7 @@ class _Operand(NamedTuple):
         return operands(self.product, self.tile, a, b)[self.number]
 
 
-class Family(NamedTuple):
+class SiblingsLaunch(NamedTuple):
     """One launch of several products; arrays among what it is given go by their names."""
 
     launch: Launch
@@ -133,7 +133,7 @@ class Sibling(NamedTuple):
 
 def siblings_launch(
     tile: Tile, a: str, rows: int, k: int, each: Sequence[Sibling], transposed: bool, dtype: str, vectors: Vectors
-) -> Family:
+) -> SiblingsLaunch:
     """Products of one a [rows, k] as one launch of such tiles.  Raises KernelError if it would be too large."""
     blocks = 0
     both = [(Product(rows, one.columns, k, transposed), tile, (a, one.b)) for one in each]
@@ -146,7 +146,7 @@ def siblings_launch(
         given += map(np.int32, (one.columns, one.first, one.width, one.skipped, blocks))
     source = siblings(dtype, tile, transposed, vectors, tuple(one.after for one in each))
     shared = tile.shared(DTYPES[dtype].itemsize, transposed)
-    return Family(Launch(source, "siblings", (blocks,), (tile.threads,), shared), given)
+    return SiblingsLaunch(Launch(source, "siblings", (blocks,), (tile.threads,), shared), given)
 
 
 @dataclass(frozen=True, slots=True)

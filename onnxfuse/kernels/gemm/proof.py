@@ -36,7 +36,7 @@ from onnxfuse.system.cache_folder import cache_folder
 
 from .autotune import GATED, SIBLINGS, TMA, WGMMA, Class
 from .by_card import ByCard, is_named
-from .plan import Family, Pass, Result, Sibling, Vectors, gate_pass, siblings_launch, whole_product
+from .plan import Pass, Result, Sibling, SiblingsLaunch, Vectors, gate_pass, siblings_launch, whole_product
 from .source import epilogue
 from .source import gated as gated_source
 from .tiles import HALF, WARPGROUPS, Division, Tile, by_maps
@@ -210,7 +210,7 @@ def _digest(which: Class, form: str = WGMMA) -> str:
 
 
 @cache
-def _launched(dtype: str, transposed: bool, kind: str, form: str) -> tuple[Pass | Family, ...]:
+def _launched(dtype: str, transposed: bool, kind: str, form: str) -> tuple[Pass | SiblingsLaunch, ...]:
     """The product by warps, and by warpgroups in each of their tiles; or what else is of a `kind` in each."""
     m, n, k = SIZE
     vectors = Vectors(8, 8, 8)

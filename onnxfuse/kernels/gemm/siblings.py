@@ -33,7 +33,7 @@ from .autotune import SIBLINGS, TILED, VENDOR, Class
 from .forms import ByForms, Forms, Products, Run
 from .members import Member, members, result_type
 from .parts import span
-from .plan import Family, Pass, Result, Sibling, Vectors, finish_pass, siblings_launch, warpgroup_tiles
+from .plan import Pass, Result, Sibling, SiblingsLaunch, Vectors, finish_pass, siblings_launch, warpgroup_tiles
 from .tiles import Tile, divide, has_warpgroups
 
 MOST = 2**30
@@ -95,7 +95,7 @@ class Siblings(ByForms):
             arrays = dict(zip(self.body.input, inputs, strict=True))
             return arrays | dict(zip(self.body.output, outputs, strict=True))
 
-        def launching(own: Family) -> Writing:
+        def launching(own: SiblingsLaunch) -> Writing:
             def run(device: Device | Capture, inputs: Arrays, outputs: Arrays) -> None:
                 arrays = named(inputs, outputs)
                 device.launch(own.launch, own.arguments(arrays))
@@ -179,7 +179,7 @@ class _Separate:
 class _Plan:
     """The forms for arrays of known shapes and alignment."""
 
-    own: Mapping[str, Family]
+    own: Mapping[str, SiblingsLaunch]
     """By its form."""
     separate: tuple[_Separate, ...] | Apart
     which: Class
