@@ -91,7 +91,7 @@ def _lasting(view: View, name: str, first: Given) -> Given | None:
     if not first.following:
         return first
     before, after = view.term(name).shape, view.term(first.following).shape
-    if before is None or after is None or len(before) != len(after):
+    if before is None or after is None or not len(first.shape) == len(before) == len(after):
         return None
     dims = zip(first.shape, before, after, strict=True)
     return Given(tuple(dim if a == b else None for dim, a, b in dims), first.following)

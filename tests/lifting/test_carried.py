@@ -51,6 +51,12 @@ def test_what_depends_on_what_changes_is_open_as_well() -> None:
     assert found == {"h": (B, H1), "k": (2, K1)}
 
 
+def test_a_rank_that_is_declared_otherwise_is_the_declared_one() -> None:
+    """Paddle's loops begin with what has fewer axes than what a step is said to be given."""
+    found = shapes(loop("hn = Exp (h)  kn = Abs (k)", "float[?,?] h, float[2,?,3] k"))
+    assert found == {"h": (B, 4), "k": (2, K1, 3)}
+
+
 def test_a_rank_that_is_not_declared_is_that_of_the_first() -> None:
     model = loop("hn = Exp (h)  kn = Unsqueeze (k, one)  one = Constant <value_ints = [0]> ()")
     for info in model.graph.node[0].attribute[0].g.input[2:]:
