@@ -5,7 +5,7 @@ is a question to polynomials, not to these figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from zlib import crc32
 
 from onnxfuse.matching.cost import BYTES
@@ -50,6 +50,17 @@ def size(shape: Shape, dtype: int) -> int:
     return elements(shape) * BYTES.get(dtype, 4)
 
 
+class Times(Same):
+    """Symbols are so many times as large."""
+
+    def __init__(self, symbols: Mapping[str, int], factor: int) -> None:
+        super().__init__(factor)
+        self._symbols = symbols
+
+    def __getitem__(self, name: str) -> int:
+        return self._size * self._symbols[name]
+
+
 class Different(Same):
     """Symbols are of sizes of their own, nearly always: what fits at these fits by more than a coincidence."""
 
@@ -65,8 +76,24 @@ ALIKE = (Same(12), Same(64), Same(240))
 """What symbols are taken for where a kernel is tried; of those alike, sizes that are divided by many numbers."""
 
 
-def tried(shape: Shape, symbols: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Sizes to try a kernel with; None where there are none."""
+FACTORS = (1, 8, 64, 512)
+"""What those are multiplied by where a dimension would be 0, as n // 256 is for a small n."""
+
+
+def tried(shapes: Sequence[Shape], symbols: Mapping[str, int]) -> tuple[tuple[int, ...] | None, ...]:
+    """Sizes of the shapes to try a kernel with, at which no dimension that is not always 0 is, if there are any; None
+    for a shape that has no sizes there."""
+    made = (tuple(_sizes(shape, Times(symbols, factor)) for shape in shapes) for factor in FACTORS)
+    first = next(made)
+    whole = (found for found in (first, *made) if all(map(_whole, shapes, found)))
+    return next(whole, first)
+
+
+def _sizes(shape: Shape, symbols: Mapping[str, int]) -> tuple[int, ...] | None:
     found = [evaluate(dim, symbols) for dim in shape]
     sizes = tuple(dim for dim in found if dim is not None and dim >= 0)
     return sizes if len(sizes) == len(shape) else None
+
+
+def _whole(shape: Shape, sizes: tuple[int, ...] | None) -> bool:
+    return sizes is not None and all(size or dim == 0 for dim, size in zip(shape, sizes, strict=True))

@@ -182,7 +182,7 @@ def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = 
     matrix = any(node.op_type in MATRICES for node in written.nodes)
     reason = ""
     for symbols in (measure.UNLIKE, *measure.ALIKE) if matrix and not placed else measure.ALIKE:
-        sizes = tuple(measure.tried(shape, symbols) for shape in shapes)
+        sizes = measure.tried(shapes, symbols)
         reason, misplaced = _tried(text, tuple(kinds), sizes, made, whole or matrix, most)
         if not reason or misplaced:
             break

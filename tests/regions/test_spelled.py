@@ -177,3 +177,14 @@ def test_where_unlike_sizes_do_not_fit_they_are_taken_for_equal(monkeypatch: pyt
     reason, sizes = planned(monkeypatch, text)
     assert not reason
     assert [len({shape[0] for shape in shapes if shape[1:]}) for shapes in sizes] == [2, 1]
+
+
+def test_sizes_leave_a_window_to_read_from() -> None:
+    """What is one window of a sound is none of a short one (a voice detector of a convolution and LSTM cells)."""
+    found = scope(
+        """g (float[N,3,T] x, float[4,3] w) => (float[N,4] y) <int64 first = {0}, int64[2] order = {1, 0}> {
+        c = MaxPool<kernel_shape = [1024], strides = [1024]>(x) g = Gather<axis = 2>(c, first)
+        t = Transpose(w) m = MatMul(g, t) y = Exp(m) }"""
+    )
+    at = {launch.node.op_type: launch.index for launch in found.launches}
+    assert refusal(found, body(found, [at["Gather"], at["MatMul"], at["Exp"]], ["y"])) == ""

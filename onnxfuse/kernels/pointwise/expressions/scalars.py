@@ -169,8 +169,10 @@ def _placed(offset: Index, size: int, guard: Guard) -> tuple[Index, Guard, int]:
     """An offset, the guard that its access needs, and what both depend on.
 
     Where every offset lies inside the array the guard may only spare traffic, and one that differs between the lanes
-    of a vector would not: it is left out.
+    of a vector would not: it is left out.  Raises KernelError where there is nothing to access.
     """
+    if not size:
+        raise KernelError("it reads an element of an empty tensor")
     assert 0 <= offset.low <= offset.high < size, "an index map leads outside its tensor"
     offset = free(offset)
     if offset.low >= 0 and offset.high < size and not offset.clamped():

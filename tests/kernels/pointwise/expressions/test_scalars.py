@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from onnxfuse.errors import KernelError
 from onnxfuse.kernels.pointwise.expressions.elementwise import FORMULAS
 from onnxfuse.kernels.pointwise.expressions.index import LANE, LOOP, ZERO, below, number, variable
 from onnxfuse.kernels.pointwise.expressions.scalars import BOOL, FLOAT, INT, LONG, Scalar, Scalars
@@ -79,6 +80,12 @@ def test_a_guard_that_spares_traffic_alone_does_not_tell_lanes_apart(s: Scalars)
 def test_an_index_beyond_its_array_is_a_mistake_of_ours(s: Scalars) -> None:
     with pytest.raises(AssertionError, match="leads outside its tensor"):
         s.load(0, FLOAT, i, 7, ())
+
+
+def test_an_empty_tensor_has_no_element(s: Scalars) -> None:
+    """A window of a short input: no kernel is written at such sizes."""
+    with pytest.raises(KernelError, match="empty tensor"):
+        s.load(0, FLOAT, ZERO, 0, ())
 
 
 def test_logarithms_and_exponentials_near_1_do_not_cancel(s: Scalars) -> None:
