@@ -83,9 +83,9 @@ def feed(
     for number, site in enumerate(sites):
         for name in site.observed:
             feeds[f"{number}/{name}"] = real[name]
-        for name in site.stops:
+        for name, shape in site.shapes(real).items():
             rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-            feeds[f"{number}/{name}"] = real[name] if site.entangled else _noise(real[name], rng, style)
+            feeds[f"{number}/{name}"] = real[name] if site.entangled else _noise(real[name], rng, style, shape)
     return feeds
 
 
@@ -93,27 +93,35 @@ def stand_in(value: np.ndarray) -> str:
     """What is fed in place of a value: noise, "signed" or "unsigned"; "" for what has a meaning and is fed as it is."""
     if not numerics.is_float(value.dtype) or value.dtype.kind == "c" or not value.size:
         return ""
-    wide = value.astype(np.float64)
-    if _is_mask(wide) or np.isin(wide, (0.0, 1.0)).all():
+    low, high = _range(value)
+    if _is_mask(low, high) or ({low, high} <= {0.0, 1.0} and ((value == 0) | (value == 1)).all()):
         return ""
     # What never is negative may be a variance, or a probability.
-    return "unsigned" if wide.min() >= 0 else "signed"
+    return "unsigned" if low >= 0 else "signed"
 
 
-def _is_mask(wide: np.ndarray) -> bool:
-    return bool(not np.isfinite(wide).all() or np.abs(wide).max() > _HUGE)
+def _range(value: np.ndarray) -> tuple[float, float]:
+    """The least and the largest element, both NaN if one is."""
+    wide = value if value.dtype.kind == "f" else value.astype(np.float32)
+    return float(wide.min()), float(wide.max())
 
 
-def _noise(value: np.ndarray, rng: np.random.Generator, style: str) -> np.ndarray:
+def _is_mask(low: float, high: float) -> bool:
+    """Is something of this range filled with what hides?"""
+    return not (low >= -_HUGE and high <= _HUGE)
+
+
+def _noise(value: np.ndarray, rng: np.random.Generator, style: str, shape: tuple[int, ...]) -> np.ndarray:
+    """What is fed in place of a value: noise of that shape, or the value itself where it has a meaning."""
     if value.dtype == np.bool_:
         return _dead_rows(value, True, False) if style == "rows" else value
     instead = stand_in(value)
     if instead:
         largest = _LARGE_HALF if value.dtype == np.float16 else math.inf
-        noise = _unusual(rng.standard_normal(value.shape), style, largest)
+        noise = _unusual(rng.standard_normal(shape), style, largest)
         return np.asarray(np.abs(noise) if instead == "unsigned" else noise).astype(value.dtype)
     real = numerics.is_float(value.dtype) and value.dtype.kind != "c" and value.size
-    masks = real and style == "rows" and _is_mask(value.astype(np.float64))
+    masks = real and style == "rows" and _is_mask(*_range(value))
     return _dead_rows(value, value.max(), value.min()) if masks else value
 
 

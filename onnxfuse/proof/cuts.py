@@ -42,10 +42,18 @@ class Cut:
     """One model computes again what the other takes from a stop: the values must be those of a real run."""
     computed: tuple[str, ...] = ()
     """Stops that the original is not fed: what the fused model asks the shape of is on the original's way."""
+    pictures: tuple[tuple[int, ...], ...] = ()
+    """The spatial sizes that stops have in place of their own, if they are to be smaller (`pictures`)."""
+
+    def shapes(self, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """What shape each stop is fed in, given what it is in a real run."""
+        own = {name: values[name].shape for name in self.stops}
+        smaller = zip(own.items(), self.pictures, strict=True) if self.pictures else ()
+        return own | {name: (*shape[:2], *sizes) for (name, shape), sizes in smaller}
 
     def of_original(self) -> Cut:
         """What the original is fed."""
-        return replace(self, stops=tuple(name for name in self.stops if name not in self.computed))
+        return replace(self, stops=tuple(name for name in self.stops if name not in self.computed), pictures=())
 
     def of_fused(self) -> Cut:
         """What the fused model is fed."""
