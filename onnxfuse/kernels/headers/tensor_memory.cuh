@@ -105,7 +105,7 @@ template <int N> __device__ __forceinline__ void tensor_wait(float (&to)[N]) {
     keep(to);
 }
 
-// Of a warp whose lanes are together one, which the compiler knows to be one ("elect.sync").
+// One lane of a warp whose lanes are together; the compiler knows that it is one alone ("elect.sync").
 __device__ __forceinline__ bool elected() {
     unsigned one;
     asm volatile("{.reg .pred one; elect.sync _|one, 0xffffffff; selp.u32 %0, 1, 0, one;}" : "=r"(one));

@@ -222,7 +222,8 @@ void products_arrive(void *where, uint32_t last, Site site) {
   Barrier &b = bulk->barriers[find(where, site)];
   if (!b.pending) fail(site, "more than %u arrivals at an mbarrier in one phase", b.count);
   b.pending--;
-  b.arriving.products = std::max(b.arriving.products, last);
+  // The products came behind the phases that their thread had waited for, and so comes their end.
+  b.arriving.learn({bulk->threads[thread->rank].phases, {}, last});
   complete(b);
 }
 
