@@ -13,6 +13,7 @@ import pytest
 
 from onnxfuse.kernels import of_region
 from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import forms, proof
 from onnxfuse.kernels.gemm.autotune import TCGEN05, VARIABLE
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
@@ -112,6 +113,17 @@ def test_what_computes_wrongly_is_refused_and_the_product_right(path: Path, mist
     refused = Proofs(path).refusal("fake", PLAIN, TCGEN05)
     assert refused.startswith(f"with sums in tensor memory (float16) are refused on {CARD}: ")
     assert Proofs(path).refusal("fake", PLAIN) == "", "of another form nothing is known"
+
+
+def test_rows_leave_shared_memory_without_bank_conflicts(path: Path) -> None:
+    """What is counted of shared memory are the sums on their way out, once in and once out; not what products read."""
+    device = Emulated(checked=True, architecture="sm_100")
+    arrays, given = operands((256, 264), (264, 256), HALF), attributes("Relu")
+    with device.counting() as counts:
+        run(FusedMatMul(given), arrays, device)
+    total = counts[-1].total("shared")
+    assert total.units == total.ideal
+    assert 2 * 256 * 256 * 4 < total.bytes < 2 * 256 * 256 * 4 + 8192
 
 
 def test_a_region_says_what_it_would_launch() -> None:

@@ -245,6 +245,7 @@ void proxy_fence() {
 
 void product_reads(const void *where, size_t bytes, const void *code) {
   if (!checker || !checker->launch) return;
+  Uncounted not_counted;
   checker->by_product = true;
   access(where, bytes, Access::read, code);
   checker->by_product = false;
