@@ -82,7 +82,7 @@ def instruction(n: int, dtype: np.dtype[Any] = BFLOAT, turned: tuple[bool, bool]
 def launched(text: str, memory: Array, a: int, b: int, said: int, n: int, device: Any = None) -> Array:
     y = np.empty((ROWS, n), np.float32)
     device = device or Emulated(checked=True)
-    launch = Launch(Source("product.cu", text), "product", (1,), (160,), memory.nbytes + 16)
+    launch = Launch(Source("product.cu", text), "product", (1,), (160,), memory.nbytes + 32)
     given = [memory, np.int32(memory.nbytes // PIECE), np.uint64(a), np.uint64(b), np.uint32(said), np.int32(n), y]
     with device.fresh(y):
         device.launch(launch, given)
@@ -303,6 +303,57 @@ def test_sums_are_added_to_in_order_and_several_products_end_with_the_last() -> 
     begun = "tensor_multiply(sums, a, b, instruction, false);"
     twice = KERNEL.replace(begun, begun + begun.replace("false", "true"))
     np.testing.assert_allclose(plain(twice), 2 * plain(KERNEL), rtol=1e-5, atol=1e-5)
+
+
+END = "    tensor_fence_before();\n    __syncthreads();\n    if (threadIdx.x < 32) {\n        tensor_fence_after();"
+SECOND = """    Mbarrier* const loaded = done + 2;
+    if (threadIdx.x == 128) mbarrier_init(loaded, COUNT);
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        float d[32];
+        tensor_load(d, sums + (threadIdx.x / 32 << 21));
+        tensor_wait(d);
+        TOLD
+    }
+    MET
+    if (threadIdx.x == 128) {
+        WAITED
+        tensor_multiply(sums, a, b, instruction, false);
+        tensor_arrive(done);
+    }
+    __syncwarp();
+    if (threadIdx.x < 128) mbarrier_wait(done, 1);
+"""
+"""Sums that are loaded once more, and written again."""
+ARRIVE = "if (threadIdx.x % 32 == 0) mbarrier_arrive(loaded);"
+WAIT = "mbarrier_wait(loaded, 0); tensor_fence_after();"
+BEFORE, AFTER, MEET = "tensor_fence_before();", "tensor_fence_after();", "__syncthreads();"
+AGAIN: dict[str, tuple[str, str, str, str, bool]] = {
+    "a barrier and fences": ("4", "", BEFORE + MEET, AFTER, True),
+    "an mbarrier and fences": ("4", BEFORE + "__syncwarp();" + ARRIVE, "", WAIT, True),
+    "nothing between": ("4", "", "", "", False),
+    "no fence before the barrier": ("4", "", MEET, AFTER, False),
+    "no fence behind the barrier": ("4", "", BEFORE + MEET, "", False),
+    "no barrier": ("4", BEFORE, "", AFTER, False),
+    "no fence before the arrival": ("4", ARRIVE, "", WAIT, False),
+    "no fence behind the wait": ("4", BEFORE + ARRIVE, "", "mbarrier_wait(loaded, 0);", False),
+    "three of four warps": ("3", BEFORE + "if (threadIdx.x < 96) " + ARRIVE, "", WAIT, False),
+}
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("name", AGAIN)
+def test_sums_are_written_again_by_who_knows_that_all_have_loaded(name: str, order: Any) -> None:
+    count, told, met, waited, right = AGAIN[name]
+    second = SECOND.replace("COUNT", count).replace("TOLD", told).replace("MET", met).replace("WAITED", waited)
+    text = KERNEL.replace(END, second + END)
+    assert text != KERNEL
+    device = Emulated(order=order)
+    if right:
+        np.testing.assert_array_equal(plain(text, device), plain(KERNEL))
+        return
+    with pytest.raises(KernelError, match=r"race: column .* which warp . loads"):
+        plain(text, device)
 
 
 @pytest.mark.parametrize("architecture", ["sm_90a", "sm_100", "sm_120a"])
