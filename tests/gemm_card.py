@@ -1,4 +1,4 @@
-"""An emulated card of compute capability 9.0, on which kernels by warpgroups may be mistaken."""
+"""An emulated card of compute capability 9.0 or 10.0, on which kernels that it alone has may be mistaken."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class FakeVendor(NumPy):
 class Card(Emulated):
     """An emulated card on which kernels of one architecture have other text in one place."""
 
-    def __init__(self, before: str = "", after: str = "", card: str | None = CARD) -> None:
-        super().__init__(checked=False, architecture="sm_90")
+    def __init__(self, before: str = "", after: str = "", card: str | None = CARD, architecture: str = "sm_90") -> None:
+        super().__init__(checked=False, architecture=architecture)
         self.vendor = FakeVendor(card)
         self.launched: list[str] = []
         self._before, self._after = before, after

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TILED, TMA, VENDOR, WGMMA
+from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TILED, VENDOR
 from tests import attention_cases, kernel_runs
 
 from . import regions
@@ -263,7 +263,7 @@ PRODUCTS = (
     (1, 4096, 1024),
     (13, 11008, 264),
 )
-ACTIVATION = {TILED: "Gelu", WGMMA: "Gelu", TMA: "Gelu", VENDOR: "Gelu", CUBLASLT: "Relu"}
+ACTIVATION = {form: "Relu" if form == CUBLASLT else "Gelu" for form in FORMS}
 """One that a form has."""
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onnxfuse import kernels
 from onnxfuse.kernels.device.kernel import Kernel
-from onnxfuse.kernels.gemm.autotune import TILED, TMA, WGMMA
+from onnxfuse.kernels.gemm.autotune import OF_ONE_CARD, TILED
 from onnxfuse.language import catalogue
 from tests import attention_cases, attention_grad_cases, kernel_runs, row_cases
 from tests.row_cases import Wanted
@@ -36,7 +36,7 @@ def expected(
     if op in ("EmbedLayerNormalization", "EmbedSimplifiedLayerNormalization"):
         return _embedding(op, inputs)
     if op in regions.REGIONS:
-        vendors = product not in ("", TILED, WGMMA, TMA) and regions.REGIONS[op].product
+        vendors = product not in ("", TILED, *OF_ONE_CARD) and regions.REGIONS[op].product
         return regions.expected(op, inputs, ROUNDING[attributes["dtype"]] / 1e-5 if vendors else 0.0)
     given = [None if a is None else kernel_runs.wide(a) for a in inputs]
     given += [None] * 5
@@ -73,7 +73,7 @@ def expected(
         dy, x, scale = (np.asarray(a) for a in inputs)
         return row_cases.group_norm_gradient(dy, x, scale, attributes["num_groups"])
     if op == "FusedMatMul":
-        return [_product(attributes, inputs, product not in ("", TILED, WGMMA, TMA))]
+        return [_product(attributes, inputs, product not in ("", TILED, *OF_ONE_CARD))]
     results = kernel_runs.reference(op, attributes, inputs, CATALOGUE)
     return [Wanted(value, TERMS.get(op, 0.0)) for value in results]
 

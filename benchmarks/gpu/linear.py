@@ -10,9 +10,10 @@ import numpy as np
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TMA, WGMMA
+from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, OF_ONE_CARD
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
-from onnxfuse.kernels.gemm.proof import proofs
+from onnxfuse.kernels.gemm.plan import FORM_TILES
+from onnxfuse.kernels.gemm.proof import BY, proofs
 from onnxfuse.kernels.gemm.tiles import has_warpgroups
 
 from . import checks, expected, timing
@@ -83,7 +84,7 @@ def contest(node: Timed, modes: Sequence[dict[str, Any]] = ({},)) -> Contest:
 
 def _form(node: Timed, form: str, machine: Machine, every: Sequence[Set]) -> Callable[[int], Run]:
     """What launches one form, or the one that was measured to be the fastest; the first launch measures."""
-    if form in (WGMMA, TMA):
+    if form in OF_ONE_CARD:
         _proved(node, machine, form)
     if form == CUBLASLT and not _fuses(node, machine):
         raise KernelError(f"the library has no epilogue for {node.attributes.get('activation', 'a bias')}")
@@ -100,17 +101,18 @@ def _form(node: Timed, form: str, machine: Machine, every: Sequence[Set]) -> Cal
 
 
 def _proved(node: Timed, machine: Machine, form: str) -> None:
-    """Raises KernelError where there is no product by warpgroups, or where it was refused; another would run."""
+    """Raises KernelError where there is no such product, or where it was refused; another would run."""
     kernel, device = expected.kernel(node.op, node.attributes), machine.device
     assert isinstance(kernel, FusedMatMul)
     which, vendor = kernel.which(node.types), device.vendor
-    itemsize = DTYPES[node.dtype].itemsize
-    if not has_warpgroups(device.architecture, which.m, which.n, which.k, which.access, itemsize):
-        raise KernelError("no such product by warpgroups, or none on this card")
-    if form == TMA and (which.batch > 1 or not device.maps):
-        raise KernelError("no such product by tensor maps, or none with this driver")
+    itemsize, tile = DTYPES[node.dtype].itemsize, FORM_TILES[form][0]
+    there = has_warpgroups(device.architecture, which.m, which.n, which.k, which.access, itemsize)
+    if not there or tile.architecture != f"{device.architecture}a":
+        raise KernelError(f"no such product {BY[form]}, or none on this card")
+    if tile.maps and not device.maps:
+        raise KernelError("no tensor maps with this driver")
     if vendor is None or not proofs().holds(device, vendor, which, form):
-        raise KernelError("products by warpgroups are refused on this card")
+        raise KernelError(f"products {BY[form]} are refused on this card")
 
 
 def _fuses(node: Timed, machine: Machine) -> bool:

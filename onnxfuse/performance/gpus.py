@@ -1,7 +1,8 @@
 """What a GPU can do: the figures that times are predicted from.
 
-Those of CARDS are leads, from NVIDIA's data sheets (A100 80GB SXM, H100 SXM, H200 SXM; tensor rates without sparsity),
-and a launch as a CUDA graph replays it.  Measured figures take their place from a JSON file such as ::
+Those of CARDS are leads, from NVIDIA's data sheets (A100 80GB SXM, H100 SXM, H200 SXM, an eighth of HGX B200; tensor
+rates without sparsity), and a launch as a CUDA graph replays it.  Measured figures take their place from a JSON file
+such as ::
 
     {"name": "my H200", "architecture": "sm_90", "multiprocessors": 132, "bandwidth": 4.1e12, "float32": 5.2e13,
      "tensor": 7.9e14, "launch": 2.2e-6}
@@ -51,7 +52,7 @@ class Card:
 
     @property
     def warpgroup_tensor(self) -> float:
-        """What products of a warpgroup (wgmma) come to of it."""
+        """What those come to of it that go on by themselves: of a warpgroup (wgmma), or of a tile (tcgen05)."""
         return self.tensor * WARPGROUP_PRODUCTS.get(self.architecture, 1.0)
 
     @property
@@ -65,9 +66,10 @@ LANES = {"sm_80": 64, "sm_90": 128, "sm_100": 128}
 WARP_PRODUCTS = {"sm_80": 1.0, "sm_90": 0.63, "sm_100": 0.5}
 """The share of the tensor cores' rate that mma.sync reaches: 62.9 % on Hopper (Luo et al. 2024, "Benchmarking and
 Dissecting the Nvidia Hopper GPU Architecture"); of sm_100 a guess."""
-WARPGROUP_PRODUCTS = {"sm_90": 1.5 * 0.63}
+WARPGROUP_PRODUCTS = {"sm_90": 1.5 * 0.63, "sm_100": 1.0}
 """The same of wgmma: 1.5 times as much (Luo et al. 2025, "Dissecting the NVIDIA Hopper Architecture through
-Microbenchmarking and Multiple Level Analysis").  Not measured by us."""
+Microbenchmarking and Multiple Level Analysis"); and of tcgen05, from 128 columns on near the peak of the data sheet
+(Chen and Patel 2026, "Dissecting Nvidia Blackwell - Tensor Cores").  Not measured by us."""
 
 
 CARDS = {
@@ -76,6 +78,7 @@ CARDS = {
         Card("a100", "sm_80", 108, 2.039e12, 19.5e12, 312e12, 2.5e-6),
         Card("h100", "sm_90", 132, 3.35e12, 67e12, 989e12, 2.5e-6),
         Card("h200", "sm_90", 132, 4.8e12, 67e12, 989e12, 2.5e-6),
+        Card("b200", "sm_100", 148, 7.7e12, 75e12, 2.25e15, 2.5e-6),
     )
 }
 DEFAULT = "h200"

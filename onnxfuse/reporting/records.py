@@ -71,7 +71,8 @@ class Estimate:
     host: float | None = None
     """Seconds of the processor for the node, where no CUDA graph replays it; None where it has no kernel."""
     refused: tuple[str, ...] = ()
-    """Why forms of its products by warpgroups do not run on this card, where any was tried there and refused."""
+    """Why forms of its products that this architecture alone has do not run on this card, where any was tried there and
+    refused."""
 
 
 REGION = "Region"

@@ -168,17 +168,19 @@ def test_products_by_warpgroups_are_timed_where_they_are_not_refused(
 ) -> None:
     """Another form would run in their place."""
     node, small = (linear.layer(linear.Layer("a model", 136, n), 136) for n in (136, 64))
-    for architecture, holds, one, reason in (
-        ("sm_90", True, node, ""),
-        ("sm_90", False, node, "refused on this card"),
-        ("sm_90", True, small, "no such product by warpgroups"),
-        ("sm_100", True, node, "no such product by warpgroups"),
+    for architecture, form, holds, one, reason in (
+        ("sm_90", "tma", True, node, ""),
+        ("sm_90", "tma", False, node, "refused on this card"),
+        ("sm_90", "tma", True, small, "no such product by warpgroups"),
+        ("sm_90", "tcgen05", True, node, "no such product with sums in tensor memory"),
+        ("sm_100", "tma", True, node, "no such product by warpgroups"),
+        ("sm_100", "tcgen05", True, node, ""),
     ):
         verdicts = SimpleNamespace(holds=lambda *_, verdict=holds: verdict)
         monkeypatch.setattr(linear, "proofs", lambda found=verdicts: found)
         monkeypatch.setattr(machine.device, "architecture", architecture)
         with pytest.raises(KernelError, match=reason) if reason else nullcontext():
-            linear._proved(one, machine, "tma")
+            linear._proved(one, machine, form)
 
 
 @pytest.mark.parametrize(("activation", "bias"), [("", True), ("Gelu", True), ("FastGelu", False), ("Swish", False)])
@@ -191,7 +193,8 @@ def test_a_product_runs_in_every_form_beside_torch(
     assert {OURS, "eager", "compile"} < set(row["sides"])
     assert set(FORMS) == set(row["sides"]) - {OURS, "eager", "compile"} | set(row["failed"])
     fused = activation in ("", "FastGelu")
-    assert set(row["failed"]) == {"wgmma", "tma"} | (set() if fused else {"cublaslt"}), "another would run in its place"
+    other = {"wgmma", "tma", "tcgen05"} | (set() if fused else {"cublaslt"})
+    assert set(row["failed"]) == other, "another would run in its place"
     assert torch.compiled == [{"dynamic": False, "fullgraph": True}]
 
 
@@ -352,7 +355,7 @@ def test_the_tables_say_what_was_reached_and_refused(tmp_path: Path) -> None:
     assert "| attention without a mask, of the rate of flash | 0.70 | 0.69 | 0.74 | 2 | missed, by b |" in text
     assert "| decode with past and present, of a copy's bandwidth | 0.80 | | | 0 | not measured |" in text
     assert "| c | 50% | 5.0 | no | 6.0 |  | 9.0 |  |  | 1.20 |" in text
-    assert "| f |  | 5.0 | 5.0 |  |  | 6.0 |" in text
+    assert "| f |  | 5.0 | 5.0 |  |  |  | 6.0 |" in text
     assert "attention: no flash for 1: no masks" in text
     assert "models: no onnxruntime for 1: no CUDA provider" in text
     assert "the vendor's products, TFLOP/s: float16 790" in text

@@ -25,7 +25,7 @@ from onnxfuse.kernels.gemm.autotune import TMA, Class
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.proof import Proofs, _digest
 from onnxfuse.kernels.gemm.samples import ACTIVATIONS
-from onnxfuse.kernels.gemm.tiles import HALF, WARPGROUPS
+from onnxfuse.kernels.gemm.tiles import HALF, TENSOR_MEMORY, WARPGROUPS
 from onnxfuse.kernels.inspect.launches import resident
 from onnxfuse.kernels.inspect.nvrtc import committed
 from onnxfuse.performance import estimate
@@ -92,6 +92,23 @@ def test_a_large_product_is_ours_by_warpgroups_where_there_are_any() -> None:
     assert other.threads == 128
     short, without = (only(linear(2048, 768, n)).seconds or 0.0 for n in (768, 764))
     assert 2 * 2048 * 768 * 768 / H200.warpgroup_tensor < short < 0.95 * without
+
+
+def test_where_there_is_tensor_memory_sums_are_there() -> None:
+    """At the tensor cores' rate, and no faster; by warps they take longer than the vendor's."""
+    blackwell, size = CARDS["b200"], (8192, 4096, 4096)
+    found = only(linear(*size), card="b200")
+    (launch,) = found.kernels
+    assert (launch.kernel, launch.blocks, launch.threads) == ("gemm.cu gemm", 64 * 16, 288)
+    assert launch.shared == TENSOR_MEMORY[0].shared(2, False)
+    (on,) = launch.occupancy
+    assert (on.architecture, on.resident) == ("sm_100", 1)
+    assert blackwell.warpgroup_tensor == blackwell.tensor > blackwell.warp_tensor
+    assert found.seconds is not None
+    assert found.seconds > 2 * math.prod(size) / blackwell.tensor
+    narrow = only(linear(2048, 768, 768), card="b200")
+    assert [(one.threads, one.blocks, one.occupancy[0].resident) for one in narrow.kernels] == [(288, 16 * 6, 2)]
+    assert (narrow.seconds or 1.0) < (only(linear(2048, 768, 764), card="b200").seconds or 0.0)
 
 
 def test_a_refused_form_does_not_count_and_the_reason_is_told(
@@ -265,7 +282,7 @@ def test_the_check_on_a_gpu_writes_such_a_file(tmp_path: Path) -> None:
     [
         ("{", "Expecting property name"),
         ("[]", "an object with the figures of a card"),
-        ('{"like": "v100"}', '"like" one of a100, h100, h200'),
+        ('{"like": "v100"}', '"like" one of a100, h100, h200, b200'),
         ('{"speed": 1}', "speed is not one of name, architecture"),
         ('{"bandwidth": "fast"}', "bandwidth is 'fast'"),
         ('{"bandwidth": 0}', "bandwidth is 0"),
@@ -280,7 +297,7 @@ def test_a_file_with_a_mistake(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_cards_that_are_none() -> None:
-    with pytest.raises(UsageError, match="--card v100: it is a100, h100, h200"):
+    with pytest.raises(UsageError, match="--card v100: it is a100, h100, h200, b200"):
         card("v100")
     with pytest.raises(UsageError, match="No such file"):
         card("nowhere.json")
@@ -318,7 +335,7 @@ def test_the_command_writes_estimates_as_json(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--estimate", "--card", "h1000"], "--card h1000: it is a100, h100, h200, or a .json file"),
+        (["--estimate", "--card", "h1000"], "--card h1000: it is a100, h100, h200, b200, or a .json file"),
         (["--estimate", "--target", "onnx"], "estimates are for --target onnxfuse"),
     ],
 )

@@ -32,7 +32,7 @@ def test_a_measured_card_takes_the_rest_from_another(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ([1], "an object with the figures of a card"),
-        ({"like": "b300"}, '"like" one of a100, h100, h200'),
+        ({"like": "b300"}, '"like" one of a100, h100, h200, b200'),
         ({"speed": 1}, "speed is not one of name, architecture"),
         ({"bandwidth": 0}, "bandwidth is 0"),
         ({"bandwidth": "fast"}, "bandwidth is 'fast'"),
@@ -47,7 +47,7 @@ def test_a_mistake_in_the_file_is_named(content: Any, message: str, tmp_path: Pa
 
 
 def test_what_is_neither_a_card_nor_a_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--card b300: it is a100, h100, h200, or a \.json file"):
+    with pytest.raises(UsageError, match=r"--card b300: it is a100, h100, h200, b200, or a \.json file"):
         card("b300")
     with pytest.raises(UsageError, match="No such file"):
         card(str(tmp_path / "none.json"))

@@ -144,7 +144,7 @@ def test_the_command_says_what_it_left_out(
     out = capsys.readouterr().out
     assert "weighed on h200\n" in out
     assert main(["optimize", "norm.onnx", "--card", "h201"]) == 2
-    assert "--card h201: it is a100, h100, h200, or a .json file" in capsys.readouterr().err
+    assert "--card h201: it is a100, h100, h200, b200, or a .json file" in capsys.readouterr().err
 
 
 def test_only_our_own_target_is_weighed() -> None:

@@ -68,7 +68,9 @@ if TYPE_CHECKING:
 @precision
 @click.option("--inputs", type=PATH, metavar="FILE.npz", help="Validate with these inputs.")
 @shape
-@card("Leave out what is predicted to be slower fused on this GPU: a100, h100, h200, or a .json file with figures.")
+@card(
+    "Leave out what is predicted to be slower fused on this GPU: a100, h100, h200, b200, or a .json file with figures."
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the generated inputs.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance.  [default: by dtype]")
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance.  [default: by dtype]")

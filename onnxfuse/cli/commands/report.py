@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     help="Every place where this rule fuses or nearly does, or Region.",
 )
 @click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
-@card("The GPU that times and their shares are of: a100, h100, h200, or a .json file.  [default: h200]")
+@card("The GPU that times and their shares are of: a100, h100, h200, b200, or a .json file.  [default: h200]")
 @click.option("--explain", metavar="NODE", help="What becomes of this node, and why.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every site; in JSON, every node.")
 def report(

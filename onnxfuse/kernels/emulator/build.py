@@ -18,7 +18,16 @@ from onnxfuse.system.cache_folder import cache_folder
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden")
-RUNTIME = ("fiber.cpp", "scheduler.cpp", "warpgroup.cpp", "bulk.cpp", "checker.cpp", "counter.cpp", "hooks.cpp")
+RUNTIME = (
+    "fiber.cpp",
+    "scheduler.cpp",
+    "warpgroup.cpp",
+    "bulk.cpp",
+    "tensor_memory.cpp",
+    "checker.cpp",
+    "counter.cpp",
+    "hooks.cpp",
+)
 
 LANGUAGE = ("-std=c++17", "-fPIC", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-fno-threadsafe-statics")
 NUMBERS = ("-ffp-contract=off", "-march=native")

@@ -2,9 +2,9 @@
 
 The forms are "tiled", a kernel of ours; "wgmma", the same by warpgroups, for large products in half precision on cards
 of compute capability 9.0, where it has proved itself (proof.py); "tma", that with operands that come by tensor maps,
-where it has; "vendor", the vendor's product and one pass of ours
-over it; and "cublaslt", the vendor's product with an epilogue of its own, where nvmath-python is installed and has such
-an epilogue.
+where it has; "tcgen05", one with its sums in tensor memory, on cards of compute capability 10.0, where it has;
+"vendor", the vendor's product and one pass of ours over it; and "cublaslt", the vendor's product with an epilogue of
+its own, where nvmath-python is installed and has such an epilogue.
 
 A verdict holds for all products of its `Class`.  It is measured at the first launch of that class, which waits for the
 device then: each form is captured in a CUDA graph and replayed, for below 30 µs a launch from Python takes longer than
@@ -12,8 +12,9 @@ the product.  While a CUDA graph is captured, where another thread is measuring 
 captured (on the default stream), the vendor's form runs, and nothing is kept.
 Another is chosen only where it was the faster by `MARGIN`, so that a fused product is never slower than the vendor's
 followed by one pass.  Where there is no vendor's library, and where times say nothing of a GPU (in the emulator), ours
-runs.  The environment variable ONNXFUSE_PRODUCT=tiled, =wgmma, =tma, =vendor or =cublaslt settles it without a
-measurement; a product that cannot have that form has the vendor's, and "tiled" in place of "wgmma" and "tma".
+runs.  The environment variable ONNXFUSE_PRODUCT=tiled, =wgmma, =tma, =tcgen05, =vendor or =cublaslt settles it
+without a measurement; a product that cannot have that form has the vendor's, and "tiled" in place of "wgmma", "tma" and
+"tcgen05".
 
 Verdicts are kept in `products.json` in the cache folder of the kernels (~/.cache/onnxfuse/emulator, or
 $ONNXFUSE_CACHE), as by_card.py has it::
@@ -47,8 +48,10 @@ from onnxfuse.system.cache_folder import cache_folder
 
 from .by_card import ByCard, is_named
 
-TILED, WGMMA, TMA, VENDOR, CUBLASLT = "tiled", "wgmma", "tma", "vendor", "cublaslt"
-FORMS = (TILED, WGMMA, TMA, VENDOR, CUBLASLT)
+TILED, WGMMA, TMA, TCGEN05, VENDOR, CUBLASLT = "tiled", "wgmma", "tma", "tcgen05", "vendor", "cublaslt"
+OF_ONE_CARD = (WGMMA, TMA, TCGEN05)
+"""Those of ours that one architecture has, and that prove themselves there."""
+FORMS = (TILED, *OF_ONE_CARD, VENDOR, CUBLASLT)
 GATED, SIBLINGS = "gated", "siblings"
 """What a class has in place of an epilogue where it is of a gate's two products; and, behind their number, where it is
 of several of one operand."""
@@ -157,7 +160,7 @@ class Verdicts:
         if not which.k:
             return TILED  # an empty sum is nothing that libraries agree on
         if forced:
-            return forced if forced in forms else TILED if forced in (WGMMA, TMA) else VENDOR
+            return forced if forced in forms else TILED if forced in OF_ONE_CARD else VENDOR
         card = vendor.card
         if card is None:
             return TILED

@@ -2,9 +2,9 @@
 products, as one launch.
 
 "tiled" is gemm_gated.cu: a block has the sums of both products in registers, which is why the largest tile is not for
-it.  "wgmma" is the same by warpgroups, whose tile has columns of both products side by side, "tma" that by tensor maps.
-"vendor" are the vendor's products, into scratch memory, and one pass over both (`apart`).  `autotune` knows which is
-the fastest.
+it.  "wgmma" is the same by warpgroups, whose tile has columns of both products side by side, "tma" that by tensor maps,
+"tcgen05" that with sums in tensor memory.  "vendor" are the vendor's products, into scratch memory, and one pass over
+both (`apart`).  `autotune` knows which is the fastest.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ class Gated(ByForms):
 
         made = {TILED: launched(_tile(itemsize, rows, width, k, device.multiprocessors), width)}
         if has_warpgroups(device.architecture, rows, 2 * width, k, which.access, itemsize):
-            tiles = warpgroup_tiles(lambda tile: tile.count(rows, 2 * width), device.multiprocessors, device.maps)
+            tiles = warpgroup_tiles(
+                lambda tile: tile.count(rows, 2 * width), device.multiprocessors, device.architecture, device.maps
+            )
             made |= {form: launched(tile, 2 * width) for form, tile in tiles.items()}
         return _Plan(made, (own.a, own.b, own.c), apart(self.body, types, inputs, outputs), which)
 

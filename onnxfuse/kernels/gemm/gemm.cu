@@ -11,6 +11,7 @@
 // TILE_M, N   the part of y that a block computes; TILE_K columns of a and rows of b are in shared memory at a time
 // WARP_M, N   the part of that part that a warp computes (tensor cores only)
 // WARPGROUPS  1 where those of sm_90a multiply: WARP_N is then what a warp writes at a time
+// TENSOR_MEMORY 1 where sums are in that of sm_100a; then WARPGROUPS is 1, too, for operands are as theirs
 // TENSOR_MAPS 1 where a and b come by tensor maps, of whose matrices an `Operand` then is one
 // THREADS     of a block
 // STAGES      tiles of a and b in shared memory: one is multiplied while the others arrive
@@ -150,6 +151,11 @@ using Operand = const TYPE*;
 #endif
 
 #if WARPGROUPS
+#include "gemm_shared.cuh"
+#endif
+#if TENSOR_MEMORY
+#include "gemm_tensor_memory.cuh"
+#elif WARPGROUPS
 #include "gemm_warpgroup.cuh"
 #elif TENSOR_CORES
 #include "gemm_wmma.cuh"
@@ -157,7 +163,25 @@ using Operand = const TYPE*;
 #include "gemm_fma.cuh"
 #endif
 
-#if !WARPGROUPS
+#if WARPGROUPS
+// The sums of the tile at (row, column); `from` is where of k, and where copies by tensor maps are counted.
+__device__ __forceinline__ void
+accumulate(Sums& sums, TYPE* tiles, Operand a, Operand b, int m, int n, int k, int row, int column) {
+    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, auto... from) {
+        fetch_columns<TILE_N>(to, b, column, n, k, from...);
+    });
+}
+
+// Those of two products of one a, half as many columns of each, side by side.
+__device__ __forceinline__ void accumulate(
+    Sums& sums, TYPE* tiles, Operand a, Operand b, Operand c, int m, int n, int k, int row, int column_b, int column_c
+) {
+    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, auto... from) {
+        fetch_columns<TILE_N / 2>(to, b, column_b, n, k, from...);
+        fetch_columns<TILE_N / 2>(to + TILE_N / 2 * TILE_K, c, column_c, n, k, from...);
+    });
+}
+#else
 constexpr int ROWS_B = TRANSPOSED ? TILE_N : TILE_K, COLUMNS_B = TRANSPOSED ? TILE_K : TILE_N;
 constexpr int STRIDE_A = TILE_K + PAD_A, STRIDE_B = COLUMNS_B + PAD_B;
 constexpr int STAGE = TILE_M * STRIDE_A + ROWS_B * STRIDE_B;  // elements

@@ -1,13 +1,12 @@
-"""FusedMatMul: a product, its scale and bias, an activation and a residual, by the fastest of four forms.
+"""FusedMatMul: a product, its scale and bias, an activation and a residual, by the fastest of its forms.
 
 "tiled" is a kernel of ours, gemm.cu: nothing but the result is written, rounded once; where there are too few tiles,
 sums in float are, and a second launch puts them together.  "wgmma" is the same for large products in half precision on
 cards of compute capability 9.0, multiplied by warpgroups (gemm_warpgroup.cuh), "tma" that with operands that come by
-tensor maps (gemm_bulk.cuh).  "vendor" is the vendor's product and
-one pass over it in place, gemm_epilogue.cu: the product is rounded to the op's element type before that, as it is where
-the ops are separate.  "cublaslt" is the vendor's product with an epilogue of its own, for the few that it has
-(cublaslt.py).
-`autotune` knows which is the fastest.
+tensor maps (gemm_bulk.cuh); "tcgen05" that for those of 10.0, with sums in tensor memory (gemm_tensor_memory.cuh).
+"vendor" is the vendor's product and one pass over it in place, gemm_epilogue.cu: the product is rounded to the op's
+element type before that, as it is where the ops are separate.  "cublaslt" is the vendor's product with an epilogue of
+its own, for the few that it has (cublaslt.py).  `autotune` knows which is the fastest.
 
 No norm or gate is applied while A is read.  It would be repeated for each tile of columns, and take A through registers
 on its way; what it saves is one trip of A through memory and a launch.  For 2,048 rows of 4,096 by 11,008 in half

@@ -37,8 +37,7 @@ template <class Gate> __device__ __forceinline__ void multiply_gated(
     Sums first;
 #if WARPGROUPS
     accumulate(first, tiles, a, b, c, result.rows, n, k, row, from_b + column, from_c + column);
-    first.template join<Gate>();
-    first.template write<GATED_N>(result, row, column, reinterpret_cast<float*>(memory));
+    first.template write_joined<Gate>(result, row, column, reinterpret_cast<float*>(memory));
 #else
     Sums second;
     accumulate(first, tiles, a, b, result.rows, n, k, row, from_b + column);

@@ -1,31 +1,8 @@
 // Products of tiles by warpgroups (sm_90a): each has 64 rows of the tile and all of its columns, and reads both operands
 // from shared memory, so that nothing passes through registers but the sums.
 //
-// A stage is a tile of a and one of b, in panels of 64 columns, 128 bytes a row, in the pattern that warpgroup.cuh tells of:
-// of a [TILE_M, 64] one, of a transposed b [TILE_N, 64] one, of b [64, TILE_N] one for each 64 columns, whose neighbours
-// are along n.  All threads copy (cp.async), two stages ahead of the products: one stage is multiplied, and what was before
-// it may still be, until all warpgroups have met again.  Where operands come by tensor maps, gemm_bulk.cuh has the loop.
-#include "warpgroup.cuh"
-#if TENSOR_MAPS
-#include "bulk.cuh"
-// One of the matrices that a map tells of.
-struct Operand {
-    const TensorMap& map;
-    int number;
-    __device__ __forceinline__ Operand(const TensorMap& map, int number = 0) : map(map), number(number) {}
-};
-#define OPERAND(name) const __grid_constant__ TensorMap name
-#endif
-
-constexpr int MULTIPLYING = TENSOR_MAPS ? THREADS - 32 : THREADS;  // threads; those of one more warp copy
-
-static_assert(TILE_K == 64 && TILE_M == MULTIPLYING / 2, "rows are a pattern wide, and a warpgroup has 64 rows");
-static_assert(VECTOR_A == 8 && VECTOR_B == 8, "pieces of 16 bytes are there or are not");
-static_assert(STAGES >= 3, "one is multiplied, one may still be, and the others arrive");
-
-constexpr int PANEL = 64;      // columns
-constexpr int INSTRUCTION = 16;  // of k, in one instruction
-constexpr int STAGE = (TILE_M + TILE_N) * TILE_K;  // elements
+// All threads copy (cp.async), two stages ahead of the products: one stage is multiplied, and what was before it may still
+// be, until all warpgroups have met again.  Where operands come by tensor maps, gemm_bulk.cuh has the loop.
 
 struct Sums {
     static constexpr int STRIDE = WARP_N + 8;  // of a row of floats on the way out: four rows of pairs in different banks
@@ -43,16 +20,12 @@ struct Sums {
 
     // Begins the products of a stage.
     __device__ __forceinline__ void add(const TYPE* a, const TYPE* b) {
-        // From panel to panel, and from the 8 rows of a pattern to the next.
-        constexpr int across = TRANSPOSED ? 0 : TILE_K * PATTERN_ROW, down = PATTERN;
-        const unsigned long long left = descriptor(a + warpgroup() * 64 * PANEL, 0, down);
-        const unsigned long long right = descriptor(b, across, down);
-        constexpr int further = INSTRUCTION * 2 >> 4;  // of a row of a, in units of descriptors
-        constexpr int further_b = TRANSPOSED ? further : INSTRUCTION * PATTERN_ROW >> 4;
+        const unsigned long long left = descriptor(a + warpgroup() * 64 * PANEL, 0, PATTERN);
+        const unsigned long long right = descriptor(b, NEXT_PANEL, PATTERN);
         products_begin(at);
 #pragma unroll
         for (int i = 0; i < TILE_K / INSTRUCTION; i++) {
-            multiply_add<TYPE, !TRANSPOSED>(at, left + i * further, right + i * further_b);
+            multiply_add<TYPE, !TRANSPOSED>(at, left + i * FURTHER_A, right + i * FURTHER_B);
         }
         products_end();
     }
@@ -63,10 +36,6 @@ struct Sums {
 #pragma unroll
         for (int i = 0; i < TILE_N / 4; i++) at[i] = Gate::of(at[i], at[i + TILE_N / 4]);
     }
-
-    // Where a row on its way out keeps what begins at a column: of eight lanes that read pieces of eight floats at a time,
-    // four find their halves the other way around, so that no two of them meet in a bank.
-    static __device__ __forceinline__ int placed(int column) { return column ^ (column >> 3 & 4); }
 
     // Puts 16 rows of a warp, the columns from `start` on, into shared memory.
     __device__ __forceinline__ void put(float* own, int start) const {
@@ -86,34 +55,22 @@ struct Sums {
     // together.
     template <int COLUMNS = TILE_N, class Result> __device__ __forceinline__ void
     write(const Result& result, int first_row, int first_column, float* memory) const {
-        constexpr int width = Result::PIECE, across = WARP_N / width, apart = 32 / across;
-        static_assert(32 % across == 0, "a lane has the same columns in each turn");
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const int r = lane / across, c = lane % across * width;
+        const int warp = threadIdx.x / 32;
         float* const own = memory + warp * 16 * STRIDE;
-        const float* const piece = own + r * STRIDE + placed(c);
-        const int other = placed(c) & 4 ? -4 : 4;  // floats to the second half of a piece
         __syncthreads();  // no warpgroup reads a stage any more
         if (MULTIPLYING < THREADS && warp >= MULTIPLYING / 32) return;
 #pragma unroll
         for (int start = 0; start < COLUMNS; start += WARP_N) {
-            const auto same = beside<width>(result, first_column + start + c, 0);
-            put(own, start);
-            __syncwarp();
-#pragma unroll
-            for (int turn = 0; turn < 16; turn += apart) {
-                float product[width];
-#pragma unroll
-                for (int i = 0; i < width; i += 4) {
-                    float half[4];
-                    load_floats(half, piece + turn * STRIDE + (i ? other : 0));
-#pragma unroll
-                    for (int v = 0; v < 4; v++) product[i + v] = half[v];
-                }
-                write_piece(result, product, first_row + warp * 16 + r + turn, first_column + start + c, same);
-            }
-            __syncwarp();
+            write_through<16, WARP_N, STRIDE>(result, own, first_row + warp * 16, first_column + start, [&] {
+                put(own, start);
+            });
         }
+    }
+
+    template <class Gate, class Result> __device__ __forceinline__ void
+    write_joined(const Result& result, int first_row, int first_column, float* memory) {
+        join<Gate>();
+        write<TILE_N / 2>(result, first_row, first_column, memory);
     }
 };
 
@@ -182,21 +139,3 @@ accumulate(Sums& sums, TYPE* tiles, const TYPE* a, int m, int k, int row, const 
 }
 
 #endif
-
-// The sums of the tile at (row, column); `from` is where of k, and where copies by tensor maps are counted.
-__device__ __forceinline__ void
-accumulate(Sums& sums, TYPE* tiles, Operand a, Operand b, int m, int n, int k, int row, int column) {
-    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, auto... from) {
-        fetch_columns<TILE_N>(to, b, column, n, k, from...);
-    });
-}
-
-// Those of two products of one a, half as many columns of each, side by side.
-__device__ __forceinline__ void accumulate(
-    Sums& sums, TYPE* tiles, Operand a, Operand b, Operand c, int m, int n, int k, int row, int column_b, int column_c
-) {
-    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, auto... from) {
-        fetch_columns<TILE_N / 2>(to, b, column_b, n, k, from...);
-        fetch_columns<TILE_N / 2>(to + TILE_N / 2 * TILE_K, c, column_c, n, k, from...);
-    });
-}

@@ -13,9 +13,18 @@ from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import Argument, Array, Grid, Launch, Product, TensorMap
 from onnxfuse.kernels.device.types import DTYPES
 
-from .autotune import TMA, WGMMA
+from .autotune import TCGEN05, TMA, WGMMA
 from .source import Epilogue, finish, gemm, partial, siblings
-from .tiles import Division, Tile, by_maps, divide, has_warpgroups, warpgroup_tile
+from .tiles import (
+    TENSOR_MEMORY,
+    WARPGROUPS,
+    Division,
+    Tile,
+    by_maps,
+    divide,
+    has_warpgroups,
+    warpgroup_tile,
+)
 
 MOST_BLOCKS = 2**31 - 1
 THREADS = 256
@@ -175,7 +184,7 @@ class Plan:
     after: Pass
     """What comes behind the vendor's products."""
     warpgroups: Mapping[str, Sequence[Pass]]
-    """The forms by warpgroups, nothing where it has none."""
+    """The forms that one architecture has, nothing where there are none."""
 
 
 def plan(
@@ -196,7 +205,11 @@ def plan(
         tiled = [partial_sums(product, division, result.dtype, result.rows, vectors) for product in products]
         tiled.append(finish_pass(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
     there = has_warpgroups(architecture, one.m, one.n, one.k, min(vectors) * itemsize, itemsize)
-    tiles = warpgroup_tiles(lambda tile: one.batch * tile.count(one.m, one.n), multiprocessors, maps) if there else {}
+
+    def blocks(tile: Tile) -> int:
+        return one.batch * tile.count(one.m, one.n)
+
+    tiles = warpgroup_tiles(blocks, multiprocessors, architecture, maps) if there else {}
     return Plan(
         tuple(products),
         tuple(tiled),
@@ -209,11 +222,24 @@ def plan(
     )
 
 
-def warpgroup_tiles(blocks: Callable[[Tile], int], multiprocessors: int, maps: bool) -> dict[str, Tile]:
-    """The tile of each form by warpgroups; `blocks` says how many there are of it, `maps` that operands may come by
-    tensor maps."""
-    tile = warpgroup_tile(blocks, multiprocessors)
-    return {WGMMA: tile, **({TMA: by_maps(tile)} if maps else {})}
+FORM_TILES: Mapping[str, tuple[Tile, ...]] = {
+    WGMMA: WARPGROUPS,
+    TMA: tuple(map(by_maps, WARPGROUPS)),
+    TCGEN05: TENSOR_MEMORY,
+}
+"""The tiles of each form that one architecture has."""
+
+
+def warpgroup_tiles(
+    blocks: Callable[[Tile], int], multiprocessors: int, architecture: str, maps: bool
+) -> dict[str, Tile]:
+    """The tile of each form that this architecture alone has; `blocks` says how many there are of it, `maps` that
+    operands may come by tensor maps."""
+    return {
+        form: warpgroup_tile(blocks, multiprocessors, tiles)
+        for form, tiles in FORM_TILES.items()
+        if tiles[0].architecture == f"{architecture}a" and (maps or not tiles[0].maps)
+    }
 
 
 def whole_product(product: Product, division: Division, result: Result, vectors: Vectors) -> Pass:

@@ -1,7 +1,8 @@
-"""Products by warpgroups prove themselves at their first use on a card, against those by warps.
+"""Products by warpgroups, or with sums in tensor memory, prove themselves at their first use on a card, against those
+by warps.
 
 No such kernel runs on a card before it has: a product of whole numbers from -4 to 4, of several tiles and more steps
-than there are stages, with tiles and steps that are not whole, is computed by both, in each tile that warpgroups have.
+than there are stages, with tiles and steps that are not whole, is computed by both, in each tile that the form has.
 Its sums are exact in whatever order they are taken, so that the results are equal to the last bit, or the kernels are
 refused for that card, and mma.sync multiplies.  What is proved is the source of a product with nothing behind it, of a
 batch of two where operands come by tensor maps, which have a dimension for it; of a gate, whose tile has two products
@@ -34,12 +35,22 @@ from onnxfuse.kernels.device.device import Buffer, Device, Launch, Product, Vend
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.system.cache_folder import cache_folder
 
-from .autotune import GATED, SIBLINGS, TMA, WGMMA, Class
+from .autotune import GATED, SIBLINGS, TCGEN05, TMA, WGMMA, Class
 from .by_card import ByCard, is_named
-from .plan import Pass, Result, Sibling, SiblingsLaunch, Vectors, gate_pass, siblings_launch, whole_product
+from .plan import (
+    FORM_TILES,
+    Pass,
+    Result,
+    Sibling,
+    SiblingsLaunch,
+    Vectors,
+    gate_pass,
+    siblings_launch,
+    whole_product,
+)
 from .source import epilogue
 from .source import gated as gated_source
-from .tiles import HALF, WARPGROUPS, Division, Tile, by_maps
+from .tiles import HALF, Division, Tile
 
 SCHEMA = 1
 SIZE = (392, 520, 1032)
@@ -53,7 +64,7 @@ GATE = """struct Gate {
     static __device__ __forceinline__ float of(float first, float second) { return first - 2.0f * second; }
 };
 """
-MAPPED = {WGMMA: "", TMA: " and tensor maps"}
+BY = {WGMMA: "by warpgroups", TMA: "by warpgroups and tensor maps", TCGEN05: "with sums in tensor memory"}
 SECOND = "second"
 """The result of the second product of several."""
 BEGUN = "its proof was begun there, and did not end"
@@ -75,7 +86,7 @@ class Proofs:
         self._read: Known | None = None
 
     def holds(self, device: Device, vendor: Vendor, which: Class, form: str = WGMMA) -> bool:
-        """Whether products of a class may run on a device in this form by warpgroups; the first time they are compared
+        """Whether products of a class may run on a device in this form; the first time they are compared
         there.
 
         A RuntimeWarning says once for each process and kernel that it is refused.  Nothing is compared, and nothing
@@ -96,8 +107,7 @@ class Proofs:
             self._keep(vendor, card, digest, found)
         if found:
             warnings.warn(
-                f"products of {which.dtype} by warpgroups{MAPPED[form]} are refused on {card}: {found}; "
-                "other forms run",
+                f"products of {which.dtype} {BY[form]} are refused on {card}: {found}; other forms run",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -114,7 +124,7 @@ class Proofs:
         if not found or "" in found.values():
             return ""
         name, why = max(found.items())
-        return f"by warpgroups{MAPPED[form]} ({which.dtype}) are refused on {name}: {why}"
+        return f"{BY[form]} ({which.dtype}) are refused on {name}: {why}"
 
     def _keep(self, vendor: Vendor, card: str, digest: str, verdict: str) -> None:
         """Remember a verdict, and add it to what other processes have put into the file; none of an emulated card."""
@@ -129,7 +139,7 @@ class Proofs:
 
 
 def difference(device: Device, vendor: Vendor, which: Class, form: str = WGMMA) -> str:
-    """In what products by warpgroups differ from that by warps, empty if in nothing."""
+    """In what products of a form differ from that by warps, empty if in nothing."""
     m, n, k = SIZE
     real, kind, parts = DTYPES[which.dtype], _kind(which), _matrices(which, form)
     shapes = _shapes(which, form)
@@ -184,7 +194,12 @@ def _shapes(which: Class, form: str) -> dict[str, tuple[int, ...]]:
 def _matrices(which: Class, form: str) -> int:
     """How many the result is."""
     kind = _kind(which)[-1]
-    return 2 if kind == SIBLINGS or (not kind and form == TMA) else 1
+    return 2 if kind == SIBLINGS or (not kind and _maps(form)) else 1
+
+
+def _maps(form: str) -> bool:
+    """Whether operands come by tensor maps."""
+    return FORM_TILES[form][0].maps
 
 
 def _exact(which: Class, operands: Mapping[str, Real]) -> Real:
@@ -211,17 +226,17 @@ def _digest(which: Class, form: str = WGMMA) -> str:
 
 @cache
 def _launched(dtype: str, transposed: bool, kind: str, form: str) -> tuple[Pass | SiblingsLaunch, ...]:
-    """The product by warps, and by warpgroups in each of their tiles; or what else is of a `kind` in each."""
+    """The product by warps, and in each of the form's tiles; or what else is of a `kind` in each."""
     m, n, k = SIZE
     vectors = Vectors(8, 8, 8)
-    own = tuple(map(by_maps, WARPGROUPS)) if form == TMA else WARPGROUPS
+    own = FORM_TILES[form]
     if kind == GATED:
         return tuple(_gate(dtype, transposed, vectors, tile) for tile in (HALF[1], *own))
     after, tiles = epilogue("FusedMatMul", (), False, False, True), (HALF[0], *own)
     if kind == SIBLINGS:
         each = [Sibling(b, "", y, n, 0, n, 0, after) for b, y in (("b", "y"), ("c", SECOND))]
         return tuple(siblings_launch(tile, "a", m, k, each, transposed, dtype, vectors) for tile in tiles)
-    batch = (2, m * k, k * n) if form == TMA else (1, 0, 0)
+    batch = (2, m * k, k * n) if _maps(form) else (1, 0, 0)
     result = Result(DTYPES[dtype], batch[0] * m, n, 1, after)
     product = Product(m, n, k, transposed, 1.0, *batch)
     return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in tiles)

@@ -1,8 +1,9 @@
 """One product, what is elementwise behind it, and a normalization, softmax or reduction of its rows, as one launch: a
 layer's last product with its bias, the residual sum and the norm that the next layer begins with.
 
-"tiled" is gemm_rows.cu: the last block of some rows reduces them; "wgmma" the same by warpgroups.  "vendor" is the
-vendor's product into scratch memory, and the row kernel of the rest.  `autotune` knows which is the fastest.
+"tiled" is gemm_rows.cu: the last block of some rows reduces them; "wgmma", "tma" and "tcgen05" as of one alone.
+"vendor" is the vendor's product into scratch memory, and the row kernel of the rest.  `autotune` knows which is the
+fastest.
 """
 
 from __future__ import annotations
@@ -360,7 +361,9 @@ def _planned(device: Device, own: Reduction, a: Array, b: Array) -> _Plan:
     which = Class.of(one, 1, own.dtype.name, min(vectors.a, vectors.b) * itemsize, "rows")
     divisions = {TILED: divide(itemsize, one.m, one.n, one.k, 1, device.multiprocessors)}
     if has_warpgroups(device.architecture, one.m, one.n, one.k, which.access, itemsize):
-        tiles = warpgroup_tiles(lambda tile: tile.count(one.m, one.n), device.multiprocessors, device.maps)
+        tiles = warpgroup_tiles(
+            lambda tile: tile.count(one.m, one.n), device.multiprocessors, device.architecture, device.maps
+        )
         divisions |= {form: Division(tile, 1) for form, tile in tiles.items()}
     return _Plan(own, {form: (d, _launch(own, d, vectors)) for form, d in divisions.items()}, which)
 

@@ -1,7 +1,7 @@
-"""The kernel of a region in which there is a product: that and a pass over its elements, in the fastest of three forms.
+"""The kernel of a region in which there is a product: that and a pass over its elements, in the fastest form.
 
 "tiled" is gemm.cu, whose sums go through the region while they are in registers, or as sums of parts where there are
-few tiles; "wgmma" the same by warpgroups, as of a FusedMatMul.  "vendor" is the vendor's product into memory that is
+few tiles; "wgmma", "tma" and "tcgen05" as of a FusedMatMul.  "vendor" is the vendor's product into memory that is
 thrown away, and a pass over it.
 """
 
@@ -195,7 +195,7 @@ class ProductRegion(ByForms):
         def blocks(tile: Tile) -> int:
             return one.batch * tile.count(one.m, one.n)
 
-        tiles = warpgroup_tiles(blocks, device.multiprocessors, device.maps) if there else {}
+        tiles = warpgroup_tiles(blocks, device.multiprocessors, device.architecture, device.maps) if there else {}
         return Forms(
             which,
             record(plan.tiled, device, inputs, outputs),

@@ -17,7 +17,7 @@ from .reduced import source as product_rows
 from .region import after as after_product
 from .region import tiled
 from .source import Epilogue, epilogue, finish, gated, gemm, partial, siblings
-from .tiles import FLOAT, HALF, WARPGROUPS, Tile, by_maps
+from .tiles import FLOAT, HALF, TENSOR_MEMORY, WARPGROUPS, Tile, by_maps
 
 GATE = """struct Gate {
     static __device__ __forceinline__ float of(float first, float second) {
@@ -86,14 +86,32 @@ def _by_warpgroups(
     yield f"{op} bfloat16 warpgroups narrow transposed", gemm("bfloat16", narrow, True, vectors, after)
     for kind, tile, transposed in (("", wide, False), (" transposed", wide, True), (" narrow", narrow, False)):
         yield f"{op} float16 warpgroups maps{kind}", gemm("float16", by_maps(tile), transposed, vectors, after)
-    own = _reduction(ROWS, "float16")
-    for kind, tile in (("", wide), (" maps", by_maps(wide))):
-        yield f"Siblings float16 warpgroups{kind}", siblings("float16", tile, False, vectors, tuple(family))
-        yield f"Gated float16 warpgroups{kind}", gated("float16", tile, False, vectors, GATE)
-        name = f"Region product normalised float16 warpgroups{kind}"
-        yield name, product_rows("float16", tile, False, vectors, own)
+    for kind, tile in (("warpgroups", wide), ("warpgroups maps", by_maps(wide)), ("tensor memory", TENSOR_MEMORY[0])):
+        yield from _families(kind, tile, vectors, family)
     bare = epilogue(op, (), False, False, True)
     yield f"{op} float16 warpgroups bare", gemm("float16", wide, False, vectors, bare)
+    yield from _in_tensor_memory(op, vectors, after, bare)
+
+
+def _in_tensor_memory(op: str, vectors: Vectors, after: Epilogue, bare: Epilogue) -> Iterable[tuple[str, Source]]:
+    """Those whose sums are there, as by warpgroups; a gate in the narrow tile, too, whose loads are its narrowest."""
+    wide, narrow = TENSOR_MEMORY
+    for kind, tile in (("", wide), (" narrow", narrow)):
+        for transposed in (False, True):
+            where = f"tensor memory{kind}{' transposed' if transposed else ''}"
+            yield f"{op} float16 {where}", gemm("float16", tile, transposed, vectors, after)
+    yield f"{op} bfloat16 tensor memory", gemm("bfloat16", wide, False, vectors, after)
+    yield f"{op} bfloat16 tensor memory narrow transposed", gemm("bfloat16", narrow, True, vectors, after)
+    yield f"{op} float16 tensor memory bare", gemm("float16", wide, False, vectors, bare)
+    yield "Gated float16 tensor memory narrow", gated("float16", narrow, False, vectors, GATE)
+
+
+def _families(kind: str, tile: Tile, vectors: Vectors, family: Sequence[Epilogue]) -> Iterable[tuple[str, Source]]:
+    """What else than one product is of such tiles."""
+    yield f"Siblings float16 {kind}", siblings("float16", tile, False, vectors, tuple(family))
+    yield f"Gated float16 {kind}", gated("float16", tile, False, vectors, GATE)
+    own = _reduction(ROWS, "float16")
+    yield f"Region product normalised float16 {kind}", product_rows("float16", tile, False, vectors, own)
 
 
 REGION = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, c, z) => (y) {
@@ -137,7 +155,8 @@ def _regions(dtype: str, tiles: Sequence[Tile], vector: int) -> Iterable[tuple[s
     for where, tile in zip(WHERE, tiles, strict=True):
         yield f"Region product {dtype} {where}", tiled(dtype, tile, False, Vectors(vector, vector, vector), traced)
     if dtype != "float32":
-        by_warpgroups = tiled(dtype, WARPGROUPS[0], False, Vectors(vector, vector, vector), traced)
-        yield f"Region product {dtype} warpgroups", by_warpgroups
+        for kind, (wide, _) in (("warpgroups", WARPGROUPS), ("tensor memory", TENSOR_MEMORY)):
+            own = tiled(dtype, wide, False, Vectors(vector, vector, vector), traced)
+            yield f"Region product {dtype} {kind}", own
     yield f"Region product {dtype} after the vendor's", after_product(dtype, False, traced)
     yield f"Region product {dtype} after sums", after_product(dtype, True, traced)

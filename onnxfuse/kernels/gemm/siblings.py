@@ -5,10 +5,10 @@ be put side by side beforehand, nor be taken apart behind it: what is shared is 
 cache.  A node calls a function whose body are the products (`members`), which a runtime without this kernel runs as it
 ran them before.
 
-"tiled" is one launch of gemm_siblings.cu, "wgmma" the same by warpgroups, "tma" that by tensor maps.  "vendor" are
-the vendor's products one by one, each with a pass over it where something is done to it.  `autotune` knows which is the
-fastest.  Where there are few tiles their sums are not shared among blocks as those of a single product are (gemm.py):
-several products fill a card sooner.
+"tiled" is one launch of gemm_siblings.cu, "wgmma" the same by warpgroups, "tma" that by tensor maps, "tcgen05" that
+with sums in tensor memory.  "vendor" are the vendor's products one by one, each with a pass over it where something is
+done to it.  `autotune` knows which is the fastest.  Where there are few tiles their sums are not shared among blocks as
+those of a single product are (gemm.py): several products fill a card sooner.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _plan(a: Array | None, each: Sequence[_One], device: Device) -> _Plan:
         def blocks(tile: Tile) -> int:
             return sum(tile.count(rows, one.width) for one in each)
 
-        tiles |= warpgroup_tiles(blocks, multiprocessors, device.maps)
+        tiles |= warpgroup_tiles(blocks, multiprocessors, device.architecture, device.maps)
     name, own = each[0].member.a, [one.sibling for one in each]
     return _Plan(
         {

@@ -19,7 +19,7 @@ from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue, load
 from onnxfuse.language.functions import function
 
-from .tiles import ARCHITECTURE, Tile
+from .tiles import Tile
 
 OPSET = 24
 """At which bodies are asked for: activations are ops of their own there, with functions of their own here."""
@@ -205,7 +205,7 @@ def product(
 ) -> Source:
     """A file of a product, for the architecture that has its tile; `vectors` as for `gemm`, `more` is also defined."""
     file = Source.file(name, **(more or {}), **_defines(dtype, tile, transposed, vectors, bias, residual))
-    return replace(file, architecture=ARCHITECTURE) if tile.warpgroups else file
+    return replace(file, architecture=tile.architecture)
 
 
 def _defines(
@@ -216,6 +216,7 @@ def _defines(
         "TYPE": TYPES[dtype],
         "TENSOR_CORES": int(dtype != "float32"),
         "WARPGROUPS": int(tile.warpgroups),
+        "TENSOR_MEMORY": int(tile.tensor_memory),
         "TENSOR_MAPS": int(tile.maps),
         "TILE_M": tile.m,
         "TILE_N": tile.n,

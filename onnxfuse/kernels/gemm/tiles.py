@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 MBARRIER = 8
 """Bytes of an mbarrier, of which a stage has two."""
+ADDRESS = 8
+"""Bytes for one of tensor memory, with what rounds it up."""
 WARP = 32
+ARCHITECTURE, TENSOR_ARCHITECTURE = "sm_90a", "sm_100a"
+"""Those that have products by warpgroups, and with sums in tensor memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +35,27 @@ class Tile:
     """Columns of a that a block gets through in the time of a launch (2 us) on a card like the H200.  Of the medium
     tile less than its size tells: each number that is read from shared memory is multiplied half as often.  Of that for
     few rows what the bandwidth allows, at 24 KB under way."""
-    warpgroups: bool = False
-    """Whether those of sm_90a multiply."""
+    architecture: str = ""
+    """The only one that has what multiplies it: warpgroups of sm_90a, or sm_100a, whose sums are in tensor memory."""
     maps: bool = False
     """Whether what they multiply comes by tensor maps."""
+
+    @property
+    def warpgroups(self) -> bool:
+        """Whether products read both operands from shared memory, as those of warpgroups do."""
+        return bool(self.architecture)
+
+    @property
+    def tensor_memory(self) -> bool:
+        """Whether sums are there."""
+        return self.architecture == TENSOR_ARCHITECTURE
 
     def shared(self, itemsize: int, transposed: bool) -> int:
         """Bytes of shared memory of a block: its stages, or what the sums pass through on their way out."""
         if self.warpgroups:
             barriers = 2 * self.stages * MBARRIER if self.maps else 0
-            return self.stages * (self.m + self.n) * self.k * itemsize + barriers
+            more = MBARRIER + ADDRESS if self.tensor_memory else 0
+            return self.stages * (self.m + self.n) * self.k * itemsize + barriers + more
         pad = 16 // itemsize
         b = self.n * (self.k + pad) if transposed else self.k * (self.n + (pad if itemsize == 2 else 0))
         stages = self.stages * (self.m * (self.k + pad) + b) * itemsize
@@ -62,15 +77,21 @@ FLOAT = (
     Tile(16, 64, 64, 0, 0, threads=256, stages=3, resident=2, abreast=2, pace=256),
 )
 """For many rows and columns, for fewer, and for a few rows."""
-ARCHITECTURE = "sm_90a"
-"""That has products by warpgroups."""
 WARPGROUPS = (
-    Tile(128, 256, 64, 64, 64, threads=256, stages=4, resident=1, abreast=1, pace=219, warpgroups=True),
-    Tile(128, 128, 64, 64, 64, threads=256, stages=3, resident=2, abreast=1, pace=351, warpgroups=True),
+    Tile(128, 256, 64, 64, 64, threads=256, stages=4, resident=1, abreast=1, pace=219, architecture=ARCHITECTURE),
+    Tile(128, 128, 64, 64, 64, threads=256, stages=3, resident=2, abreast=1, pace=351, architecture=ARCHITECTURE),
 )
 """For many columns there, and where tiles are few: two warpgroups, each with half of the rows.  Products of the first,
 of 64 x 256 x 16, take 128 cycles, and so does shared memory for what they read and what is copied meanwhile; those of
 the second, half as wide, wait for shared memory a fifth of the time.  The paces are what these cycles come to."""
+TENSOR_MEMORY = tuple(
+    replace(tile, threads=tile.threads + WARP, maps=True, architecture=TENSOR_ARCHITECTURE, pace=pace)
+    for tile, pace in zip(WARPGROUPS, (462, 900), strict=True)
+)
+"""Of the same sizes on sm_100, whose tensor cores are twice as fast: products of 128 x 256 x 16 take 128 cycles, those
+of half as many columns half of that (Chen and Patel 2026, "Dissecting Nvidia Blackwell": from 128 columns on shared
+memory is not what they wait for).  The paces are what these cycles come to at 1.85 GHz; of the second a little less,
+for of two that take as long the first reads fewer bytes."""
 MOVED = 72_000
 """Bytes that a multiprocessor's share of the bandwidth moves in the time of a launch."""
 
@@ -80,15 +101,17 @@ LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 256, 256, 256
 
 
 def has_warpgroups(architecture: str, m: int, n: int, k: int, access: int, itemsize: int) -> bool:
-    """Whether there is a form of a product by warpgroups: of half precision, large, with accesses of 16 bytes."""
+    """Whether there is a form of a product by warpgroups, or with sums in tensor memory: of half precision, large, with
+    accesses of 16 bytes."""
     large = 2 * m > LEAST_ROWS and 2 * n > LEAST_COLUMNS and 2 * k > LEAST_DEPTH
-    return architecture + "a" == ARCHITECTURE and itemsize == 2 and access == 16 and large
+    there = architecture + "a" in (ARCHITECTURE, TENSOR_ARCHITECTURE)
+    return there and itemsize == 2 and access == 16 and large
 
 
-def warpgroup_tile(blocks: Callable[[Tile], int], multiprocessors: int) -> Tile:
-    """The tile of products by warpgroups that takes the shortest time, as long as the multiprocessor with the most;
-    `blocks` says how many there are of it."""
-    return min(WARPGROUPS, key=lambda tile: -(-blocks(tile) // multiprocessors) / tile.pace)
+def warpgroup_tile(blocks: Callable[[Tile], int], multiprocessors: int, tiles: Sequence[Tile] = WARPGROUPS) -> Tile:
+    """Which of the tiles takes the shortest time, as long as the multiprocessor with the most; `blocks` says how many
+    there are of it."""
+    return min(tiles, key=lambda tile: -(-blocks(tile) // multiprocessors) / tile.pace)
 
 
 def by_maps(tile: Tile) -> Tile:

@@ -25,6 +25,9 @@ KIB = 1024
 UNIT = 64
 """Products of matrices (HMMA) of a warp for which the main loop of a product is counted."""
 
+OF_TILE = 32
+"""As how many one of 128 x 256 x 16 counts whose sums are in tensor memory."""
+
 LOOP = 272 - 93
 """What that of 2026-11-20 took, without those that computed addresses."""
 
@@ -114,6 +117,11 @@ BY_WARPGROUPS_EPILOGUES = {
 }
 
 
+IN_TENSOR_MEMORY = {
+    what: source.replace("warpgroups", "tensor memory") for what, source in BY_WARPGROUPS_EPILOGUES.items()
+}
+
+
 LARGE = {
     "Siblings": "several products of one operand",
     "Gated": "a gate's two products",
@@ -151,6 +159,7 @@ def rows(found: Tables) -> Iterator[Row]:
         yield Row(f"main loop of {tile} tiles, {what}", BY_WARPGROUPS, figure, where=("sm_90",))
     narrow = found.per_product(f"{PRODUCT} warpgroups maps narrow", UNIT)
     yield Row("main loop of 128 x 128 tiles, warpgroups and tensor maps", BY_WARPGROUPS, narrow, where=("sm_90",))
+    yield from _in_tensor_memory(found)
     for what, source in EPILOGUES.items():
         yield Row(f"epilogue: {what}", 20, found.beyond(f"{PRODUCT} {source}", f"{PRODUCT} large bare"))
     beyond = found.beyond("Region product float16 large", f"{PRODUCT} large bare")
@@ -158,6 +167,9 @@ def rows(found: Tables) -> Iterator[Row]:
     for what, source in BY_WARPGROUPS_EPILOGUES.items():
         figure = found.beyond(source, f"{PRODUCT} warpgroups bare")
         yield Row(f"epilogue, warpgroups: {what}", 20, figure, where=("sm_90",))
+    for what, source in IN_TENSOR_MEMORY.items():
+        figure = found.beyond(source, f"{PRODUCT} tensor memory bare")
+        yield Row(f"epilogue, tensor memory: {what}", 20, figure, where=("sm_100",))
     after = found.per_element("Region product float16 after the vendor's")
     yield Row("the same as a pass over the vendor's product", 40, after)
     rows_of = found.of("Region product normalised float16 large")
@@ -169,9 +181,23 @@ def rows(found: Tables) -> Iterator[Row]:
     yield Row("bytes spilled, all products and attentions", 0, lambda architecture: found.spills[architecture])
 
 
+def _in_tensor_memory(found: Tables) -> Iterator[Row]:
+    """Main loops of products whose sums are there, of the warp that begins them."""
+    for kind, tile in (("", "128 x 256"), (" transposed", "128 x 256"), (" narrow", "128 x 128")):
+        figure = found.per_product(f"{PRODUCT} tensor memory{kind}", UNIT)
+        what = f"tensor memory{kind}".replace(" narrow", "")
+        yield Row(f"main loop of {tile} tiles, {what}", BY_WARPGROUPS, figure, where=("sm_100",))
+    for source, what in LARGE.items():
+        figure = found.per_product(f"{source} float16 tensor memory", UNIT)
+        yield Row(f"main loop of 128 x 256 tiles, {what}, tensor memory", BY_WARPGROUPS, figure, where=("sm_100",))
+    each = found.per_product(f"{PRODUCT} tensor memory", OF_TILE)
+    yield Row("main loop, tensor memory: for each tcgen05.mma of 128 x 256 x 16", 16, each, where=("sm_100",))
+
+
 UNITS = """Attention: instructions of the main loop for each product of matrices (HMMA, m16n8k16) of a warp.  Main
 loops of products: instructions for 64 of them; a product by a warpgroup (HGMMA, m64n256k16, on sm_90a) counts as the
-32 that each of its warps would need.  Epilogues: instructions for each element beyond those of a product of which
+32 that each of its warps would need, one with its sums in tensor memory (UTCHMMA, 128 x 256 x 16, on sm_100a) as the 32
+that each warp of two warpgroups would.  Epilogues: instructions for each element beyond those of a product of which
 nothing is made, which takes {bare:.1f} on sm_90 for what comes before and behind its main loop."""
 
 

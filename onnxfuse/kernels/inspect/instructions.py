@@ -39,8 +39,10 @@ COUNTED = re.compile(
     r"|FusedMatMul float16 (large|medium|few rows|large transposed|large odd|(large|few rows) partial|after .*)"
     r"|FusedMatMul float16 large (bare|Relu|Swish|Tanh|FastGelu|Gelu)"
     r"|FusedMatMul float16 warpgroups( bare| transposed| narrow| maps( transposed| narrow)?)?"
-    r"|Region product (normalised )?float16 (large|warpgroups( maps)?|after .*)"
-    r"|Siblings float16 (large|warpgroups( maps)?)|Gated float16 (medium|warpgroups( maps)?)"
+    r"|FusedMatMul float16 tensor memory( bare| transposed| narrow)?"
+    r"|Region product (normalised )?float16 (large|warpgroups( maps)?|tensor memory|after .*)"
+    r"|Siblings float16 (large|warpgroups( maps)?|tensor memory)"
+    r"|Gated float16 (medium|warpgroups( maps)?|tensor memory)"
     r"|FusedMatMul float32 large|(Gelu|SwiGLU|GeGLU|PRelu|Transpose|RotaryEmbedding) .*float16|Gelu flat .*"
     r"|SkipLayerNormalization float16 (warp|block|wide)|LayerNormalization float16 (16k|odd)"
     r"|Softmax float16 (warp|columns|slabs)|(GroupNormalization|Region .*) float16"
@@ -53,6 +55,10 @@ ACCESSES = (*GLOBAL_READS, *GLOBAL_WRITES, *COPIES, "LDS", "LDSM", "STS")
 WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "16": 2, "8": 1}
 WARPGROUP, WARPS = re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)\."), 4
 """A product by a warpgroup, and its warps."""
+TENSOR, TENSOR_WARPS, TENSOR_DEPTH = "UTCHMMA", 8, 16
+"""One with its sums in tensor memory, of a tile and 16 of k; and the warps of two warpgroups, which compute such a
+tile."""
+TILE = re.compile(r"^#define TILE_([MN]) (\d+)$", re.MULTILINE)
 HMMA = (16, 8, 16)
 MASKING = ("R2P", "HADD2.F32")
 """What only a mask takes in a loop of products: bits of a boolean one become predicates, halves numbers."""
@@ -63,8 +69,8 @@ WORD = 4
 @dataclass(frozen=True, slots=True)
 class Way:
     """What a thread executes: instructions, products of matrices among them (HMMA, m16n8k16; one by a warpgroup counts
-    as so many as each of its warps would need), and bytes of global memory that it reads, writes, and copies to shared
-    memory."""
+    as so many as each of its warps would need, one of a tile in tensor memory as each of two warpgroups' warps), and
+    bytes of global memory that it reads, writes, and copies to shared memory."""
 
     instructions: int
     products: int
@@ -136,7 +142,9 @@ def _bytes(code: Sequence[Instruction], names: Sequence[str]) -> int:
     return sum(width(i) for i in code if i.name in names and _moves(i))
 
 
-def _walked(code: Sequence[Instruction], first: int, last: int, masks: bool = False) -> tuple[Way, list[Instruction]]:
+def _walked(
+    code: Sequence[Instruction], first: int, last: int, tensor: int, masks: bool = False
+) -> tuple[Way, list[Instruction]]:
     """A way through a loop, or through all; loops inside it are for what is left over, where they can be left out.  It
     applies `masks` where that is said and any way does."""
     within = {
@@ -149,12 +157,12 @@ def _walked(code: Sequence[Instruction], first: int, last: int, masks: bool = Fa
 
     def weigh(i: Instruction) -> tuple[int, ...]:
         masked = masks and i.op.startswith(MASKING)
-        return (_products(i), masked, -(id(i) in within), width(i) if i.name in moves and _moves(i) else 0)
+        return (_products(i, tensor), masked, -(id(i) in within), width(i) if i.name in moves and _moves(i) else 0)
 
     _, walked = way(code, first, last, weigh)
     found = Way(
         len(walked),
-        sum(map(_products, walked)),
+        sum(_products(i, tensor) for i in walked),
         _bytes(walked, GLOBAL_READS),
         _bytes(walked, GLOBAL_WRITES),
         _bytes(walked, COPIES),
@@ -162,20 +170,27 @@ def _walked(code: Sequence[Instruction], first: int, last: int, masks: bool = Fa
     return found, walked
 
 
-def _products(i: Instruction) -> int:
+def _products(i: Instruction, tensor: int) -> int:
+    if i.name == TENSOR:
+        return tensor
     if shape := WARPGROUP.match(i.op):
         return prod(map(int, shape.groups())) // WARPS // prod(HMMA)
-    return int(i.name in ("HMMA", "UTCHMMA"))
+    return int(i.name == "HMMA")
 
 
-def counts(code: Sequence[Instruction]) -> Counts:
-    """Of the instructions of a function."""
-    whole, walked = _walked(code, 0, len(code) - 1)
-    through = {(first, last): _walked(code, first, last)[0] for first, last in loops(code)}
+def of_tile(source: Source) -> int:
+    """As how many products one of a source's tile counts whose sums are in tensor memory: it does not say its size."""
+    return prod(int(size) for _, size in TILE.findall(source.text)) * TENSOR_DEPTH // prod(HMMA) // TENSOR_WARPS
+
+
+def counts(code: Sequence[Instruction], tensor: int = 1) -> Counts:
+    """Of the instructions of a function; `tensor` as `of_tile` says."""
+    whole, walked = _walked(code, 0, len(code) - 1, tensor)
+    through = {(first, last): _walked(code, first, last, tensor)[0] for first, last in loops(code)}
     through = {at: one for at, one in through.items() if one.products or (not whole.products and one.moved)}
     at = max(through, key=lambda at: _rank(through[at]), default=None)
     loop = through[at] if at else None
-    masked, steps = _walked(code, *at, masks=True) if at and through[at].products else (None, [])
+    masked, steps = _walked(code, *at, tensor, masks=True) if at and through[at].products else (None, [])
     if not any(i.op.startswith(MASKING) for i in steps):
         masked = None
     accesses = Counter(f"{i.name} {width(i)}" for i in walked if i.name in ACCESSES and _moves(i))
@@ -194,7 +209,7 @@ def counted(source: Source, architecture: str) -> dict[str, Counts]:
 
     Raises KernelError with the compiler's first error, and DependencyError without NVRTC or nvdisasm."""
     text = disassembled(compiled(source, architecture).cubin)
-    return {entry: counts(code) for entry, code in functions(text).items()}
+    return {entry: counts(code, of_tile(source)) for entry, code in functions(text).items()}
 
 
 def chosen() -> Iterator[tuple[str, Source]]:

@@ -136,7 +136,7 @@ STEPS = 5
 
 TOLD = {
     "NO_ARRIVE": "deadlock: threads wait for a phase that is never complete .*lacks 4 arrivals",
-    "TOO_EARLY": "race: a copy to byte .* which a product read|while a product of a warpgroup",
+    "TOO_EARLY": "race: a copy to byte .* which a product read|while a product",
     "ONE_WARP_ARRIVES": "whose end warp [123] has not told|while a product",
     "FULL_PARITY": "no thread of the block has written|has not waited for|deadlock|is under way",
     "EMPTY_PARITY": "deadlock",

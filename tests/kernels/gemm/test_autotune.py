@@ -254,7 +254,7 @@ def test_the_choice_can_be_made_by_hand(path: Path, monkeypatch: pytest.MonkeyPa
         assert vendor.ran == [form]
     monkeypatch.setenv(VARIABLE, "fastest")
     with pytest.raises(
-        UsageError, match="ONNXFUSE_PRODUCT=fastest: it is tiled, wgmma, tma, vendor, cublaslt, or not set"
+        UsageError, match="ONNXFUSE_PRODUCT=fastest: it is tiled, wgmma, tma, tcgen05, vendor, cublaslt, or not set"
     ):
         chosen(Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5))
 

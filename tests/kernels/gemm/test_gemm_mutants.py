@@ -66,29 +66,33 @@ def by_warpgroups(n: int, transposed: bool, form: str = "wgmma") -> Callable[[An
     return proved(launched(HALF, 136, 328, n, transposed), form)
 
 
+ARCHITECTURES = {"wgmma": "sm_90", "tma": "sm_90", "tcgen05": "sm_100"}
+"""Of the cards that have a form."""
+
+
 def proved(go: Callable[[Any], None], form: str) -> Callable[[Any], None]:
     """A run on such a card, in a form."""
 
     def run_there(device: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(VARIABLE, form)
-            patch.setattr(device, "architecture", "sm_90")
+            patch.setattr(device, "architecture", ARCHITECTURES[form])
             patch.setattr(forms, "proofs", lambda: SimpleNamespace(holds=lambda *_: True))
             go(device)
 
     return run_there
 
 
-def by_maps(name: str) -> Callable[[Any], None]:
+def by_maps(name: str, form: str = "tma") -> Callable[[Any], None]:
     """Several products whose operands come by tensor maps, or one whose rows are reduced."""
 
     def go(device: Any) -> None:
         family(name, device)
 
-    return proved(go, "tma")
+    return proved(go, form)
 
 
-def batches_by_maps(device: Any) -> None:
+def batches_by_maps(form: str) -> Callable[[Any], None]:
     """Of matrices that each product has for itself, and of one that all have."""
 
     def go(device: Any) -> None:
@@ -98,7 +102,7 @@ def batches_by_maps(device: Any) -> None:
             (y,) = run(FusedMatMul(given), arrays, device)
             assert_right(y, arrays, given)
 
-    proved(go, "tma")(device)
+    return proved(go, form)
 
 
 RUNS = {
@@ -121,11 +125,22 @@ RUNS = {
     "narrow warpgroups": by_warpgroups(136, False),
     "tensor maps": by_warpgroups(264, False, "tma"),
     "tensor maps transposed": by_warpgroups(264, True, "tma"),
-    "batches by tensor maps": batches_by_maps,
+    "batches by tensor maps": batches_by_maps("tma"),
     "siblings by tensor maps": by_maps("siblings"),
     "gate by tensor maps": by_maps("gate of a packed matrix"),
     "rows by tensor maps": by_maps("rows"),
+    "tensor memory": by_warpgroups(264, False, "tcgen05"),
+    "tensor memory transposed": by_warpgroups(264, True, "tcgen05"),
+    "narrow tensor memory": by_warpgroups(136, False, "tcgen05"),
+    "batches in tensor memory": batches_by_maps("tcgen05"),
+    "siblings in tensor memory": by_maps("siblings", "tcgen05"),
+    "gate in tensor memory": by_maps("gate of a packed matrix", "tcgen05"),
+    "rows in tensor memory": by_maps("rows", "tcgen05"),
 }
+
+
+APART = ("common.cuh", "gemm_bulk.cuh", "gemm_tensor_memory.cuh")
+"""No reduction is called, and nothing comes by maps; the barriers of those that do are among the mistakes."""
 
 
 def test_every_barrier_is_needed() -> None:
@@ -133,7 +148,60 @@ def test_every_barrier_is_needed() -> None:
         for name in ("half", "float", "warpgroups"):
             RUNS[name](device)
 
-    assert survivors(go, apart=("common.cuh", "gemm_bulk.cuh")) == []  # no reduction is called, nothing comes by maps
+    assert survivors(go, apart=APART) == []
+
+
+# What is wrong with products in tensor memory by themselves is in tests/kernels/emulator/test_tensor_memory.py.
+IN_TENSOR_MEMORY: dict[str, list[tuple[str, str]]] = {
+    "tensor memory": [
+        ("instruction_descriptor<TYPE, TILE_N, !TRANSPOSED>", "instruction_descriptor<TYPE, TILE_N, TRANSPOSED>"),
+        ("instruction_descriptor<TYPE, TILE_N,", "instruction_descriptor<TYPE, TILE_N / 2,"),
+        ("instruction_descriptor<TYPE,", "instruction_descriptor<__nv_bfloat16,"),
+        ("1ull << 46 | 2ull << 61", "1ull << 46 | 4ull << 61"),
+        ("TRANSPOSED ? 0 : TILE_K * PATTERN_ROW", "0"),
+        ("right + i * FURTHER_B, instruction", "right, instruction"),
+        ("left + i * FURTHER_A, right + i * FURTHER_B, instruction", "left, right + i * FURTHER_B, instruction"),
+        ("instruction, i || !first)", "instruction, i)"),
+        ("instruction, i || !first)", "instruction, true)"),
+        ("step == 0);", "false);"),
+        ("mbarrier_wait(full + place.stage, place.parity);\n        tensor_fence_after();", ""),
+        ("mbarrier_wait(empty + place.stage, place.parity);", ""),
+        ("tensor_arrive(empty + place.stage);", ""),
+        ("tensor_arrive(done);", ""),
+        ("mbarrier_wait(done, 0);", ""),
+        ("mbarrier_wait(done, 0);\n        tensor_fence_after();", "mbarrier_wait(done, 0);"),
+        ("begin_ring(full, empty, 1)", "begin_ring(full, empty, 2)"),
+        ("mbarrier_init(done, 1)", "mbarrier_init(done, 2)"),
+        ("(warp == 0) tensor_allocate", "(warp < 2) tensor_allocate"),
+        ("tensor_allocate<TILE_N>", "tensor_allocate<TILE_N / 2>"),
+        ("tensor_fence_before();\n    __syncthreads();\n    tensor_fence_after();", "__syncthreads();"),
+        ("tensor_fence_before();\n    __syncthreads();\n    tensor_fence_after();", ""),
+        ("__syncthreads();  // all have loaded", "// all have loaded"),
+        ("tensor_fence_before();\n        __syncthreads();", "__syncthreads();"),
+        ("__syncthreads();  // no product reads", "// no product reads"),
+        ("tensor_free<TILE_N>(at);", ""),
+        ("if (warp == 0) {\n            tensor_fence_after();", "if (warp == 0) {"),
+        ("threadIdx.x / 32 % 4 * 32; }", "0; }"),
+        ("threadIdx.x / 32 % 4 * 32; }", "threadIdx.x / 64 % 4 * 32; }"),
+        ("first_row + quarter(), ", "first_row, "),
+        ("warp / 4 * own_columns + i", "i"),
+        ("first_column + start, [&] {\n#pragma", "first_column + i, [&] {\n#pragma"),
+        ("load(row, start + j);", "load(row, start);"),
+        ("own + lane * STRIDE + placed(j + v)", "own + lane * STRIDE + j + v"),
+        ("memory + warp * 32 * STRIDE", "memory + warp * 16 * STRIDE"),
+        ("tensor_wait(to);\n        });", "});"),
+    ],
+    "tensor memory transposed": [("FURTHER_B = TRANSPOSED ? FURTHER_A :", "FURTHER_B = ")],
+    "narrow tensor memory": [("own_columns = COLUMNS / HALVES", "own_columns = COLUMNS")],
+    "batches in tensor memory": [("row, a.number, there", "row, 0, there")],
+    "siblings in tensor memory": [("b = &b1", "b = &b0")],
+    "gate in tensor memory": [
+        ("address(column + TILE_N / 2)", "address(column)"),
+        ("Gate::of(to[i], other[i])", "Gate::of(other[i], to[i])"),
+        ("tensor_wait(to);\n            tensor_wait(other);", ""),
+    ],
+    "rows in tensor memory": [("if (warp < MULTIPLYING / 32) {", "{")],
+}
 
 
 MUTANTS: list[tuple[str, str, str]] = [
@@ -246,10 +314,10 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("warpgroups transposed", "multiply_add<TYPE, !TRANSPOSED>", "multiply_add<TYPE, true>"),
     ("narrow warpgroups", "piece / 8 * ROWS + r", "piece / 8 * (ROWS + 8) + r"),
     ("narrow warpgroups", "products_wait<1>", "products_wait<2>"),
-    ("warpgroups transposed", "right + i * further_b", "right"),
+    ("warpgroups transposed", "right + i * FURTHER_B", "right"),
     # What is wrong with rings is in tests/kernels/emulator/test_bulk.py.
     ("tensor maps", "mbarrier_expect(there, STAGE_BYTES)", "mbarrier_expect(there, STAGE_BYTES - 128)"),
-    ("tensor maps", "MULTIPLYING / 32);\n        }", "MULTIPLYING / 32 - 1);\n        }"),
+    ("tensor maps", "begin_ring(full, empty, MULTIPLYING / 32)", "begin_ring(full, empty, MULTIPLYING / 32 - 1)"),
     ("tensor maps", "column + panel", "column"),
     ("tensor maps", "}\n    __syncthreads();\n    sums", "}\n    sums"),
     ("tensor maps", "if (step && threadIdx.x", "if (threadIdx.x"),
@@ -268,11 +336,13 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("warpgroups", "sums.clear();", ""),
     ("warpgroups", "(start + j) / 2 + 2 * half", "(start + j) / 2 + half"),
     ("warpgroups", "(lane / 4 + 8 * half) * STRIDE", "(lane / 4) * STRIDE"),
-    ("warpgroups", "first_row + warp * 16 + r", "first_row + r"),
+    ("warpgroups", "first_row + warp * 16, ", "first_row, "),
+    ("warpgroups", "first_row + r + turn", "first_row + r"),
     ("warpgroups", "column ^ (column >> 3 & 4); }", "column + (column >> 3 & 4); }"),
     ("warpgroups", "placed(c) & 4 ? -4 : 4;", "4;"),
-    ("warpgroups", "(result, first_column + start + c, 0)", "(result, first_column + c, 0)"),
-    ("warpgroups", "first_column + start + c", "first_column + c"),
+    ("warpgroups", "(result, first_column + c, 0)", "(result, first_column, 0)"),
+    ("warpgroups", "warp * 16, first_column + start, ", "warp * 16, first_column, "),
+    *((name, before, after) for name, mistakes in IN_TENSOR_MEMORY.items() for before, after in mistakes),
 ]
 
 

@@ -228,7 +228,7 @@ def test_what_it_is_compared_with_must_be_right(path: Path, monkeypatch: pytest.
 
 MISTAKES = {
     "a pattern of its own": ("piece % 8 ^ r % 8", "piece % 8"),
-    "the next instruction's k": ("i * further,", "i * further * 2 % 8,"),
+    "the next instruction's k": ("i * FURTHER_A,", "i * FURTHER_A * 2 % 8,"),
     "two panels": ("TRANSPOSED ? 0 : TILE_K * PATTERN_ROW", "TRANSPOSED ? 0 : 32 * PATTERN_ROW"),
     "rows of the other warpgroup": ("threadIdx.x / 128, 0)", "1 - threadIdx.x / 128, 0)"),
     "a column beside its own": ("placed(j + lane % 4 * 2)", "placed(j + (lane + 1) % 4 * 2)"),

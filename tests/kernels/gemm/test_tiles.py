@@ -7,7 +7,7 @@ import pytest
 
 from onnxfuse.kernels.gemm.tiles import FLOAT as FLOAT_TILES
 from onnxfuse.kernels.gemm.tiles import HALF as HALF_TILES
-from onnxfuse.kernels.gemm.tiles import WARPGROUPS, Tile, divide, has_warpgroups, warpgroup_tile
+from onnxfuse.kernels.gemm.tiles import TENSOR_MEMORY, WARPGROUPS, Tile, divide, has_warpgroups, warpgroup_tile
 
 
 def test_whole_sums() -> None:
@@ -59,7 +59,9 @@ def test_tiles_cover_a_matrix() -> None:
 
 def test_where_warpgroups_multiply() -> None:
     assert has_warpgroups("sm_90", 129, 136, 136, 16, 2)
-    assert not any(has_warpgroups(other, 4096, 4096, 4096, 16, 2) for other in ("sm_80", "sm_100", "sm_90a", ""))
+    assert has_warpgroups("sm_100", 129, 136, 136, 16, 2), "whose sums are in tensor memory"
+    others = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103", "sm_120", "")
+    assert not any(has_warpgroups(other, 4096, 4096, 4096, 16, 2) for other in others)
     assert not has_warpgroups("sm_90", 128, 4096, 4096, 16, 2)
     assert not has_warpgroups("sm_90", 4096, 128, 4096, 16, 2)
     assert not has_warpgroups("sm_90", 4096, 4096, 128, 16, 2)
@@ -84,8 +86,17 @@ def test_the_tile_of_warpgroups_is_the_one_that_keeps_more_of_a_card_busy() -> N
     assert best(256, 256, 64) == wide
 
 
+def test_in_tensor_memory_a_tile_of_half_the_columns_takes_half_the_time() -> None:
+    wide, narrow = TENSOR_MEMORY
+    assert (wide.n, narrow.n) == (256, 128)
+    assert warpgroup_tile(lambda tile: tile.count(2048, 1152), 148, TENSOR_MEMORY) == narrow  # 144, not 80
+    assert warpgroup_tile(lambda tile: tile.count(2048, 2048), 148, TENSOR_MEMORY) == wide  # 128 in one, not 256 in two
+    assert all(tile.resident * tile.n <= 512 for tile in TENSOR_MEMORY), "columns that there are"
+
+
 def test_shared_memory_is_what_a_card_has() -> None:
-    assert [tile.shared(2, turned) >> 10 for tile in WARPGROUPS for turned in (False, True)] == [192, 192, 96, 96]
-    for tile, itemsize in [*((t, 2) for t in (*WARPGROUPS, *HALF_TILES)), *((t, 4) for t in FLOAT_TILES)]:
+    own = (*WARPGROUPS, *TENSOR_MEMORY)
+    assert [tile.shared(2, turned) >> 10 for tile in own for turned in (False, True)] == [192, 192, 96, 96] * 2
+    for tile, itemsize in [*((t, 2) for t in (*own, *HALF_TILES)), *((t, 4) for t in FLOAT_TILES)]:
         for transposed in (False, True):
             assert tile.shared(itemsize, transposed) * tile.resident <= 227 * 1024

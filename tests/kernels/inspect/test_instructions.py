@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from onnxfuse.errors import DependencyError
+from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.inspect import instructions, nvrtc, sass
-from onnxfuse.kernels.inspect.instructions import Counts, Way, counts, worse
+from onnxfuse.kernels.inspect.instructions import Counts, Way, counts, of_tile, worse
 
 SOURCES = dict(instructions.chosen())
 TABLE = instructions.committed()
@@ -138,6 +139,27 @@ def test_products_by_warpgroups_are_not_taken_apart(name: str) -> None:
     assert loop is not None
     assert loop.products == 4 * (16 if "narrow" in name else 32)
     assert loop.instructions <= (44 if "normalised" in name else 40) * 4
+
+
+def test_a_product_in_tensor_memory_is_what_the_warps_of_two_warpgroups_would_need() -> None:
+    """128 x 256 x 16 is 32 times m16n8k16 of each of eight."""
+    wide = Source("gemm.cu", "#define TILE_M 128\n#define TILE_N 256\n")
+    assert of_tile(wide) == 32
+    text = PRODUCT.replace(
+        "HMMA.16816.F32 R4, R8, R10, R4", "UTCHMMA gdesc[UR8], gdesc[UR4], tmem[UR6], tmem[UR26], UPT"
+    )
+    assert counts(sass.functions(text)["gemm"], of_tile(wide)).whole.products == 32
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if "tensor memory" in name])
+def test_products_in_tensor_memory_are_begun_by_few_instructions(name: str) -> None:
+    """Four of them in the main loop, which one thread has 512 cycles for, or half of that in the narrow tile."""
+    (entries,) = TABLE[name].values()
+    (loop,) = (found.loop for found in entries.values())
+    assert loop is not None
+    assert loop.products == 4 * of_tile(SOURCES[name])
+    assert loop.instructions <= 13 * 4
+    assert sum(found.whole.copied for found in entries.values()) == 0, "all by the tensor memory accelerator"
 
 
 def test_what_has_become_worse_is_told_with_both_figures() -> None:

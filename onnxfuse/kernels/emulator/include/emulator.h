@@ -104,6 +104,22 @@ void wgmma(const Wgmma &call, Site site);
 void wgmma_fence(EMULATOR_SITE);
 void wgmma_commit(EMULATOR_SITE);
 void wgmma_wait(unsigned under_way, EMULATOR_SITE);
+// What one thread says of a product whose sums are in tensor memory; see tcgen05_instructions.h.
+struct Tcgen05 {
+  uint64_t a, b;         // Descriptors.
+  uint32_t d;            // Where the sums are.
+  uint32_t instruction;  // Its descriptor.
+  bool adds;
+};
+void tensor_allocate(void *to, unsigned columns, Site site);
+void tensor_relinquish(Site site);
+void tensor_free(uint32_t address, unsigned columns, Site site);
+void tensor_product(const Tcgen05 &call, Site site);
+void tensor_commit(void *barrier, Site site);
+void tensor_load(float *to, uint32_t address, unsigned columns, Site site);
+void tensor_wait_loads(Site site);
+void tensor_fence_before();
+void tensor_fence_after();
 // What a CUtensorMap of three dimensions says, in words of it; memory.py writes them.
 struct TensorMapWords {
   uint64_t address, inner, outer, stride;  // Of a matrix of the tensor: elements of a row, rows, bytes from row to row.

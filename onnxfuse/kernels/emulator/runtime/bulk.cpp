@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checker.h"
+#include "tensor_memory.h"
 
 #define KEPT __attribute__((section("emulator_state")))
 
@@ -31,15 +32,17 @@ struct Box {
   size_t bytes() const { return map.box_inner * map.box_outer * map.element; }
 };
 
-// What a thread knows: phases of each mbarrier that are complete, and when each warp last said that its products ended.
+// What a thread knows: phases of each mbarrier that are complete, when each warp last said that its products ended, and
+// up to which number those ended whose sums are in tensor memory.
 struct Knowledge {
   std::vector<unsigned> phases;
-  uint32_t left[WARPS];
+  uint32_t left[WARPS], products;
 
   void learn(const Knowledge &other) {
     if (phases.size() < other.phases.size()) phases.resize(other.phases.size());
     for (size_t i = 0; i < other.phases.size(); i++) phases[i] = std::max(phases[i], other.phases[i]);
     for (unsigned w = 0; w < WARPS; w++) left[w] = std::max(left[w], other.left[w]);
+    products = std::max(products, other.products);
   }
 };
 
@@ -61,6 +64,7 @@ struct Copied {
 struct Read {
   uint32_t ended[WARPGROUPS];  // Ticks at which products of each warpgroup ended.
   unsigned epoch;
+  uint32_t product;  // The last one of tensor memory.
 };
 
 struct Bulk {
@@ -68,7 +72,7 @@ struct Bulk {
   std::vector<Copied> copies;
   std::vector<Knowledge> threads;
   std::vector<Read> reads;  // Of each piece of dynamic shared memory.
-  uint32_t tick;
+  uint32_t tick, meetings;
 };
 
 KEPT Bulk *bulk = nullptr;
@@ -140,6 +144,9 @@ void check_free(const Box &box, uint32_t number) {
   size_t first = size_t(box.to - emulator_dynamic_shared);
   for (size_t at = first; at < first + box.bytes(); at += PIECE) {
     const Read &read = bulk->reads[at / PIECE];
+    if (own.products < read.product)
+      fail(box.site, "race: a copy to byte %zu of dynamic shared memory, which a product read of whose end no mbarrier has "
+           "told this thread", at);
     for (unsigned w = 0; w < WARPS && read.epoch == current_epoch(); w++)
       if (own.left[w] < read.ended[w / 4])
         fail(box.site, "race: a copy to byte %zu of dynamic shared memory, which a product read of whose end warp %u has not "
@@ -153,6 +160,7 @@ void check_free(const Box &box, uint32_t number) {
 
 void begin_bulk(unsigned threads) {
   if (!bulk) bulk = new Bulk;
+  bulk->meetings = 0;
   if (bulk->barriers.empty() && bulk->threads.size() == threads) return;
   bulk->barriers.clear();
   bulk->copies.assign(1, Copied{0, 0, 0, {}});  // Numbers begin at 1.
@@ -186,10 +194,49 @@ bool knows_copy(uint32_t number) {
   return (copied.barrier < phases.size() && phases[copied.barrier] > copied.phase) || copied.known < current_epoch();
 }
 
+void block_met() {
+  bulk->meetings++;
+  tensor_block_met();
+  if (bulk->barriers.empty()) return;
+  Knowledge all{};
+  for (const Knowledge &own : bulk->threads) all.learn(own);
+  std::fill(bulk->threads.begin(), bulk->threads.end(), all);
+}
+
+void warp_met(const Thread *first, unsigned lanes) {
+  if (bulk->barriers.empty()) return;
+  Knowledge all{};
+  for (unsigned i = 0; i < WARP; i++)
+    if (lanes >> i & 1) all.learn(bulk->threads[first[i].rank]);
+  for (unsigned i = 0; i < WARP; i++)
+    if (lanes >> i & 1) bulk->threads[first[i].rank].learn(all);
+}
+
+uint32_t meetings() { return bulk->meetings; }
+
+void product_begins(uint32_t number, unsigned offset) {
+  if (!bulk->reads.empty()) bulk->reads[offset / PIECE].product = number;
+}
+
+void products_arrive(void *where, uint32_t last, Site site) {
+  Barrier &b = bulk->barriers[find(where, site)];
+  if (!b.pending) fail(site, "more than %u arrivals at an mbarrier in one phase", b.count);
+  b.pending--;
+  // The products came behind the phases that their thread had waited for, and so comes their end.
+  b.arriving.learn({bulk->threads[thread->rank].phases, {}, last});
+  complete(b);
+}
+
+uint32_t products_known() { return bulk->threads[thread->rank].products; }
+
+uint32_t next_tick() { return ++bulk->tick; }
+
+uint32_t told_by(unsigned warp) { return bulk->threads[thread->rank].left[warp]; }
+
 void product_left(unsigned warpgroup, unsigned offset) {
   if (bulk->barriers.empty()) return;
   Read &read = bulk->reads[offset / PIECE];
-  if (read.epoch != current_epoch()) read = Read{{}, current_epoch()};
+  if (read.epoch != current_epoch()) read = Read{{}, current_epoch(), read.product};
   read.ended[warpgroup] = bulk->tick + 1;
 }
 
@@ -219,6 +266,7 @@ void barrier_wait(void *where, unsigned parity, Site site) {
   own.learn(b.released);
   own.phases.resize(bulk->barriers.size());
   own.phases[number] = b.phase;
+  products_told(own.products);
   for (size_t i = 1; i < bulk->copies.size(); i++) {
     Copied &copied = bulk->copies[i];
     if (copied.barrier == number && copied.phase < b.phase && copied.known == NEVER) copied.known = current_epoch();

@@ -115,7 +115,7 @@ void touch_cell(Cell &cell, const Touch &touch) {
   if (!touch.write) return record_read(cell.reads, code);
   check_against_reads(cell.reads, touch);
   if (cell.products)
-    fail(at_code(touch.code), "writes byte %zu of %s while a product of a warpgroup that reads it is under way",
+    fail(at_code(touch.code), "writes byte %zu of %s while a product that reads it is under way",
          touch.offset, touch.memory);
   bool again = touch.atomic && cell.write.atomic && cell.write.epoch == checker->epoch;
   bool several = again && (cell.write.by_several || cell.write.thread != thread->rank);
@@ -245,6 +245,7 @@ void proxy_fence() {
 
 void product_reads(const void *where, size_t bytes, const void *code) {
   if (!checker || !checker->launch) return;
+  Uncounted not_counted;
   checker->by_product = true;
   access(where, bytes, Access::read, code);
   checker->by_product = false;
@@ -252,7 +253,7 @@ void product_reads(const void *where, size_t bytes, const void *code) {
   checker->dynamics.each(offset, bytes, [&](Cell &cell, size_t) {
     const Write &last = cell.write;
     if (checker->fences[last.thread] == last.fences && checker->fence_epochs[thread->rank] <= last.epoch)
-      fail(at_code(code), "a product of a warpgroup reads byte %zu of dynamic shared memory, which thread %u wrote at "
+      fail(at_code(code), "a product reads byte %zu of dynamic shared memory, which thread %u wrote at "
            "@%x@, with no fence.proxy.async between", offset, unsigned(last.thread), last.code);
   });
 }
@@ -261,6 +262,14 @@ void product_holds(const void *where, size_t bytes, int more) {
   if (!checker || !checker->launch) return;
   size_t offset = size_t(static_cast<const char *>(where) - emulator_dynamic_shared);
   checker->dynamics.each(offset, bytes, [=](Cell &cell, size_t) { cell.products += uint32_t(more); });
+}
+
+void product_ended(const void *where, size_t bytes, const void *code) {
+  if (!checking()) return;
+  checker->by_product = true;
+  size_t offset = size_t(static_cast<const char *>(where) - emulator_dynamic_shared);
+  checker->dynamics.each(offset, bytes, [&](Cell &cell, size_t) { record_read(cell.reads, relative(code)); });
+  checker->by_product = false;
 }
 
 uint32_t current_epoch() { return checking() ? checker->epoch : 1; }
@@ -289,7 +298,7 @@ void bulk_writes(const void *where, size_t bytes, uint32_t number, const void *c
     touch.offset = at;
     if (!in_block(last.epoch)) cell = Cell{};
     if (cell.products)
-      fail(at_code(code), "a copy to byte %zu of %s while a product of a warpgroup that reads it is under way", at,
+      fail(at_code(code), "a copy to byte %zu of %s while a product that reads it is under way", at,
            touch.memory);
     if (last.copy) {
       if (!knows_copy(last.copy))

@@ -14,10 +14,12 @@ void end_checks();
 void barrier_passed();
 // The same among the lanes of a warp.
 void warp_passed(Thread *first_lane, unsigned lanes);
-// A product of a warpgroup reads bytes of dynamic shared memory, whose writes it sees by a fence of their thread, or of
+// A product reads bytes of dynamic shared memory, whose writes it sees by a fence of their thread, or of
 // its own behind a barrier; and so long as it `holds` them, nobody may write there.
 void product_reads(const void *address, size_t bytes, const void *code);
 void product_holds(const void *address, size_t bytes, int more);
+// This thread is the first that knows of its end.
+void product_ended(const void *address, size_t bytes, const void *code);
 // When an mbarrier was initialised, by whom, and after how many of its fences.
 struct Initialised {
   uint32_t epoch, thread, fences;

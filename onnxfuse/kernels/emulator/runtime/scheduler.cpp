@@ -13,6 +13,7 @@
 #include "fiber.h"
 #include "launch.h"
 #include "scheduler.h"
+#include "tensor_memory.h"
 #include "warpgroup.h"
 
 // Zero-initialised data of the library is shared memory, and poisoned before each block: what the runtime keeps must
@@ -123,8 +124,9 @@ void complete(Warp &warp, unsigned first, unsigned at) {
       }
       memcpy(lanes[i].received, lanes[source].sent, sizeof lanes[i].received);
     }
-  } else if (done.meeting == Meeting::sync && s.launch->checked) {
-    warp_passed(lanes, done.arrived);
+  } else if (done.meeting == Meeting::sync) {
+    warp_met(lanes, done.arrived);
+    if (s.launch->checked) warp_passed(lanes, done.arrived);
   }
   unsigned count = unsigned(s.threads.size()) - first;
   release(first, count < WARP ? count : WARP,
@@ -176,6 +178,7 @@ void start_block(uint64_t number) {
   std::fill(s.warpgroups.begin(), s.warpgroups.end(), Gathered{});
   begin_warpgroups(unsigned(s.warpgroups.size()));
   begin_bulk(count);
+  begin_tensor_memory(count);
   for (unsigned w = 0; w < s.warps.size(); w++) {
     unsigned lanes = count - w * WARP;
     s.warps[w].lanes = s.warps[w].live = lanes >= WARP ? ~0u : (1u << lanes) - 1;
@@ -241,6 +244,7 @@ void run_block(uint64_t number) {
   thread = nullptr;
   if (const Site *forgotten = s.failed ? nullptr : unfinished()) report(*forgotten, "a product of a warpgroup that nobody waits for");
   if (const Site *forgotten = s.failed ? nullptr : unawaited()) report(*forgotten, "a copy that nobody waits for");
+  if (const Site *forgotten = s.failed ? nullptr : unfreed()) report(*forgotten, "tensor memory that nobody frees");
 }
 
 void prepare(const Launch &launch) {
@@ -296,6 +300,7 @@ void barrier(Site site) {
   s.waiting_at = site;
   if (++s.waiting < s.live) return wait(State::at_barrier, site);
   s.waiting = 0;
+  block_met();
   if (s.launch->checked) counted_barrier(), barrier_passed();
   release(0, unsigned(s.threads.size()), [](Thread &t) { return t.state == State::at_barrier; });
 }

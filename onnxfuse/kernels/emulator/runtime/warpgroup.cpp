@@ -11,15 +11,14 @@
 #include "bulk.h"
 #include "checker.h"
 #include "launch.h"
+#include "matrix.h"
 
 #define KEPT __attribute__((section("emulator_state")))
 
 namespace emulator {
 namespace {
 
-constexpr unsigned ROWS = 64, DEPTH = 16;  // Of one product: m and k.
-constexpr unsigned PIECE = 16, LANES = 8;  // Bytes that descriptors count by, and elements in them.
-constexpr size_t DYNAMIC = 232448;
+constexpr unsigned ROWS = 64;  // Of one product.
 constexpr uint64_t USED = 0xc00e3fff3fff3fff;  // Bits of a descriptor that mean something.
 
 struct Product {
@@ -48,70 +47,12 @@ KEPT std::vector<Group> *groups = nullptr;
 
 Group &own() { return (*groups)[thread->warp / 4]; }
 
-// A matrix in shared memory as its descriptor says: rows along m or n, DEPTH columns along k.
-struct Matrix {
-  unsigned start, leading, stride, wide;  // Bytes, and pieces of a row of the swizzled pattern.
-  bool turned;                            // Neighbours are along m or n.
-
-  Matrix(uint64_t descriptor, bool turned, Site site) : turned(turned) {
-    if (descriptor & ~USED) fail(site, "descriptor %016llx has bits that mean nothing", (unsigned long long)descriptor);
-    if (descriptor >> 49 & 7) fail(site, "a descriptor with a base offset: patterns begin on multiples of their size here");
-    start = unsigned(descriptor & 0x3fff) * PIECE;
-    leading = unsigned(descriptor >> 16 & 0x3fff) * PIECE;
-    stride = unsigned(descriptor >> 32 & 0x3fff) * PIECE;
-    constexpr unsigned PIECES[] = {1, 8, 4, 2};
-    wide = PIECES[descriptor >> 62];
-  }
-
-  // Where the piece of 8 elements lies that has (row, k), of which one is a multiple of 8.
-  unsigned piece(unsigned row, unsigned k) const {
-    unsigned along = (turned ? row : k) / LANES, across = turned ? k : row, at;
-    if (wide == 1) {
-      unsigned other = turned ? stride : leading;
-      at = start + across % 8 * PIECE + across / 8 * (turned ? leading : stride) + along * other;
-    } else {
-      at = start + across % 8 * wide * PIECE + across / 8 * stride + along % wide * PIECE + along / wide * leading;
-    }
-    return at ^ ((at >> 7 & (wide - 1)) << 4);  // The pattern: bits of the row in those of the piece.
-  }
-};
-
-uint32_t bits_of(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-float of_bits(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-float number(const char *at, bool bfloat) {
-  uint16_t bits;
-  memcpy(&bits, at, sizeof bits);
-  if (bfloat) return of_bits(uint32_t(bits) << 16);
-  // float16's exponent moved into place is off by 112; the product is exact, subnormals included.
-  uint32_t sign = (bits & 0x8000u) << 16, rest = (bits & 0x7fffu) << 13;
-  return of_bits(sign | (rest >= 0x7c00u << 13 ? rest | 0x7f800000u : bits_of(of_bits(rest) * 0x1p112f)));
-}
-
-// A matrix [rows, DEPTH] as floats, `row` and `depth` places from one to the next, and its pieces, which the product reads.
-std::vector<float> read(
-    const Matrix &m, unsigned rows, unsigned row, unsigned depth, bool bfloat, Product &product) {
-  std::vector<float> values(rows * DEPTH);
-  unsigned down = m.turned ? LANES : 1, across = m.turned ? 1 : LANES;
-  for (unsigned r = 0; r < rows; r += down)
-    for (unsigned k = 0; k < DEPTH; k += across) {
-      unsigned at = m.piece(r, k);
-      if (at + PIECE > DYNAMIC) fail(product.site, "a descriptor leads to byte %u of shared memory", at);
-      product.pieces.push_back(at);
-      for (unsigned i = 0; i < LANES; i++)
-        values[(m.turned ? r + i : r) * row + (m.turned ? k : k + i) * depth] =
-            number(emulator_dynamic_shared + at + 2 * i, bfloat);
-    }
-  return values;
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout", "Matrix Descriptor Format".
+Matrix described(uint64_t descriptor, bool turned, Site site) {
+  if (descriptor & ~USED) fail(site, "descriptor %016llx has bits that mean nothing", (unsigned long long)descriptor);
+  if (descriptor >> 49 & 7) fail(site, "a descriptor with a base offset: patterns begin on multiples of their size here");
+  constexpr unsigned PIECES[] = {1, 8, 4, 2};
+  return Matrix(descriptor, PIECES[descriptor >> 62], turned);
 }
 
 void look(const Product &product, Thread *threads) {
@@ -164,23 +105,14 @@ void multiply(Thread *threads, Site site) {
   Group &group = own();
   Product product{site, site.file, group.current, call.d, {}};
   memcpy(&product.code, threads[0].received, sizeof product.code);
-  std::vector<float> a = read(Matrix(call.a, call.turned_a, site), ROWS, DEPTH, 1, call.bfloat, product);
-  std::vector<float> b = read(Matrix(call.b, call.turned_b, site), call.n, 1, call.n, call.bfloat, product);
+  Matrix left = described(call.a, call.turned_a, site), right = described(call.b, call.turned_b, site);
+  std::vector<float> a = read(left, ROWS, DEPTH, 1, call.bfloat, product.pieces, site);
+  std::vector<float> b = read(right, call.n, 1, call.n, call.bfloat, product.pieces, site);
   look(product, threads);
   for (unsigned at : product.pieces) product_holds(emulator_dynamic_shared + at, PIECE, 1);
   Sums &sums = sums_of(group, call, threads, site);
   sums.group = group.current;
-  for (unsigned m = 0; m < ROWS; m++)
-    for (unsigned n = 0; n < call.n; n += LANES) {
-      floats<LANES> sum = {}, neighbours;
-      float *at = &sums.values[m * call.n + n];
-      if (call.adds) memcpy(&sum, at, sizeof sum);
-      for (unsigned k = 0; k < DEPTH; k++) {
-        memcpy(&neighbours, &b[k * call.n + n], sizeof neighbours);
-        sum += a[m * DEPTH + k] * neighbours;
-      }
-      memcpy(at, &sum, sizeof sum);
-    }
+  multiply_into(sums.values.data(), call.n, a.data(), b.data(), ROWS, call.n, call.adds);
   group.products.push_back(std::move(product));
 }
 
