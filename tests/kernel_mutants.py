@@ -15,45 +15,34 @@ import pytest
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import Argument, Device, Launch, Source
+from onnxfuse.kernels.emulator.build import lines
 from onnxfuse.kernels.emulator.device import Emulated
 
 BARRIER = re.compile(
     r"__syncthreads\(\)|__syncthreads_(?:or|and|count)(?=\()|__syncwarp\([^()]*\)|__threadfence\(\)"
     r"|__pipeline_wait_prior\([^()]*\)|\b\w+(?:\(\))?\.sync\(\)"
 )
-LINE = re.compile(r'^#line (\d+) "(.+)"$')
 
 
-def barriers(source: Source) -> Iterator[tuple[str, int, int]]:
-    """Each barrier of a source: "file:line" (and "#n" for a further one in the line), and where it is in the text."""
-    file, line, start = source.name, 0, 0
-    for text in source.text.splitlines(keepends=True):
-        line += 1
-        if found := LINE.match(text.rstrip("\n")):
-            file, line = found[2], int(found[1]) - 1
-        elif not text.lstrip().startswith("#define"):
-            code = text.split("//")[0]
-            for number, barrier in enumerate(BARRIER.finditer(code)):
-                label = f"{file}:{line}" + (f"#{number + 1}" if number else "")
-                yield label, start + barrier.start(), start + barrier.end()
-        start += len(text)
+def barriers(source: Source) -> Iterator[str]:
+    """The place of each barrier of a source, "file:line"."""
+    for file, line, code in lines(source):
+        count = len(BARRIER.findall(code.split("//")[0]))
+        if count and not code.lstrip().startswith("#define"):
+            assert count == 1, f"{file}:{line}: two barriers in a line cannot be left out one at a time"
+            yield f"{file}:{line}"
 
 
 class _Without(Emulated):
-    """Leaves out the barrier at `label` of every source, and notes the barriers that it sees."""
+    """Leaves out the barrier at `label`, and notes the barriers of the sources that it sees."""
 
     def __init__(self, label: str = "") -> None:
-        super().__init__(checked=True)
+        super().__init__(checked=True, without=label)
         self.seen: dict[str, None] = {}
-        self._label = label
 
     def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
-        text = launch.source.text
-        for label, start, end in barriers(launch.source):
-            self.seen[label] = None
-            if label == self._label:
-                text = text[:start] + " " * (end - start) + text[end:]
-        super().launch(replace(launch, source=Source(launch.source.name, text)), arguments)
+        self.seen |= dict.fromkeys(barriers(launch.source))
+        super().launch(launch, arguments)
 
 
 class Mutated(Emulated):
@@ -74,7 +63,8 @@ def survivors(run: Callable[[Emulated], None], apart: tuple[str, ...] = ()) -> l
     """The barriers, of all kernels that `run` launches but of the files `apart`, that can be left out without `run`
     failing.
 
-    Raises what `run` raises with every barrier in place.
+    The emulator passes them as if they were not there: each kernel is compiled once for all.  Raises what `run` raises
+    with every barrier in place.
     """
     whole = _Without()
     run(whole)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -50,6 +51,9 @@ BOUNDS = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
 DYNAMIC_SHARED = re.compile(
     rf"extern\s+{ALIGNED}__shared__\s+{ALIGNED}(?P<type>[\w:\s]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
 )
+LINE = re.compile(r'#line (?P<line>\d+) "(?P<file>.+)"')
+ELSE = re.compile(r"\s*#\s*(?:else|elif|endif)\b.*(?<!\\)$")
+"""Behind which the compiler goes on, and may have left out a `#line` before."""
 ENTRY = re.compile(rf'extern\s+"C"\s+__global__\s+{BOUNDS}void\s+{BOUNDS}(\w+)\s*\(')
 ERROR = re.compile(r"^(?P<where>[^\n:]+:\d+):\d+: (?:fatal )?error: (?P<message>.*)$", re.MULTILINE)
 
@@ -98,8 +102,26 @@ def _translation_unit(source: Source, entry: str) -> str:
         r"\g<type> *const \g<name> = (\g<type> *)::emulator::emulator_dynamic_shared;", source.text
     )
     exports = "".join(f"EMULATOR_EXPORT({name})\n" for name in entries)
-    name = source.name.replace("\\", "/").replace('"', "'")
-    return f'#include "cuda_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "exports"\n{exports}'
+    told = "".join(
+        f'{code}\n#line {line + 1} "{file}"\n' if ELSE.match(code) else f"{code}\n"
+        for file, line, code in lines(replace(source, text=text))
+    )
+    return f'#include "cuda_emulator.h"\n#line 1 "{_name(source)}"\n{told}\n#line 1 "exports"\n{exports}'
+
+
+def lines(source: Source) -> Iterator[tuple[str, int, str]]:
+    """The lines of a source, and where each is from: a file, and its number there."""
+    file, line = _name(source), 0
+    for code in source.text.split("\n"):
+        line += 1
+        yield file, line, code
+        if told := LINE.match(code):
+            file, line = told["file"], int(told["line"]) - 1
+
+
+def _name(source: Source) -> str:
+    """As a `#line` can have it."""
+    return source.name.replace("\\", "/").replace('"', "'")
 
 
 def _entries(text: str) -> Iterator[str]:

@@ -47,6 +47,8 @@ struct Launch {
   char *message;
   uint64_t message_bytes;
   Counts *counts;               // Null where nothing is counted.
+  const char *without_file;     // Of the barrier that is left out.
+  uint32_t without_line;        // 0 where none is.
 };
 
 }  // namespace emulator
