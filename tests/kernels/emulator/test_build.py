@@ -90,7 +90,7 @@ print(y.sum())
     assert build.build(source, "squared", checked=True) == path
     assert path.stat() == before
     kept = [left for left in path.parent.rglob("*") if left.suffix != ".headers"]
-    assert Counter(left.suffix for left in kept) == {".so": 2, ".o": 7, ".gch": 1}  # and no temporary folder
+    assert Counter(left.suffix for left in kept) == {".so": 3, ".o": 7, ".gch": 1}  # and no temporary folder
 
 
 def test_what_is_built_otherwise_is_another_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
