@@ -2,21 +2,25 @@
 
 survivors(run)                      the barriers that a run can do without: `run(device)` launches kernels on the device
                                     that it is given and checks their outputs
-assert_caught(run, before, after)   a run notices that a kernel has other text in one place
+assert_caught(run, before, after)   a run notices that a kernel has other text in one place; it is compiled once with
+                                    the other mistakes of its table
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Argument, Device, Launch, Source
-from onnxfuse.kernels.emulator.build import lines
+from onnxfuse.kernels.device.device import Argument, Launch, Source
+from onnxfuse.kernels.emulator.build import build, lines
 from onnxfuse.kernels.emulator.device import Emulated
+from tests.planted import Mistake, together
 
 BARRIER = re.compile(
     r"__syncthreads\(\)|__syncthreads_(?:or|and|count)(?=\()|__syncwarp\([^()]*\)|__threadfence\(\)"
@@ -46,17 +50,28 @@ class _Without(Emulated):
 
 
 class Mutated(Emulated):
-    """A device on which kernels have other text in one place; `applied` says that one of them had the place."""
+    """A device on which kernels have one of several mistakes, or none (0); `applied` says that one had the place.
 
-    def __init__(self, before: str, after: str) -> None:
-        super().__init__(checked=True)
+    All that can be are compiled together (tests/planted.py), others alone."""
+
+    def __init__(self, mistakes: tuple[Mistake, ...], number: int) -> None:
+        super().__init__(checked=True, planted=number)
         self.applied = False
-        self._before, self._after = before, after
+        self._mistakes, self._number = mistakes, number
+        self._before, self._after = mistakes[number - 1] if number else ("", "")
 
     def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
-        self.applied |= self._before in launch.source.text
-        text = launch.source.text.replace(self._before, self._after)
-        super().launch(replace(launch, source=Source(launch.source.name, text)), arguments)
+        source, numbers = _planted(launch.source, launch.entry, self._mistakes)
+        here = bool(self._number) and self._before in launch.source.text
+        if here and self._number not in numbers:
+            source = replace(launch.source, text=launch.source.text.replace(self._before, self._after))
+        self.applied |= here
+        super().launch(replace(launch, source=source), arguments)
+
+
+@cache
+def _planted(source: Source, entry: str, mistakes: tuple[Mistake, ...]) -> tuple[Source, frozenset[int]]:
+    return together(source, mistakes, lambda planted: build(planted, entry, checked=True))
 
 
 def survivors(run: Callable[[Emulated], None], apart: tuple[str, ...] = ()) -> list[str]:
@@ -81,9 +96,23 @@ def _noticed(run: Callable[[Emulated], None], device: Emulated) -> bool:
     return False
 
 
-def assert_caught(run: Callable[[Device], None], before: str, after: str) -> None:
-    """The emulator or the numbers tell that `after` stands in place of `before`, which some kernel of the run has."""
-    device = Mutated(before, after)
+def assert_caught(run: Callable[[Any], None], before: str, after: str, besides: Iterable[Mistake] = ()) -> None:
+    """The emulator or the numbers tell that `after` stands in place of `before`, which some kernel of the run has.
+
+    It is compiled with the mistakes `besides`, and nothing is told where none of them is made."""
+    mistakes = tuple(dict.fromkeys([*besides, (before, after)]))
+    _assert_right(run, mistakes)
+    device = Mutated(mistakes, mistakes.index((before, after)) + 1)
     with pytest.raises((KernelError, AssertionError)):
         run(device)
     assert device.applied
+
+
+@cache
+def _assert_right(run: Callable[[Any], None], mistakes: tuple[Mistake, ...]) -> None:
+    run(Mutated(mistakes, 0))
+
+
+def of_run(run: object, mutants: Iterable[tuple[object, str, str]]) -> list[Mistake]:
+    """The mistakes that a table has for a run, or for its name."""
+    return [(before, after) for of, before, after in mutants if of == run]

@@ -44,6 +44,7 @@ class Emulated:
     and blocks run; a correct kernel does not care.  It has the instructions of every architecture; kernels that ask for
     one are launched where it is said to be that ("sm_90").  The barrier `without` ("softmax.cu:41") is passed as if it
     were not there: a block's or a warp's, a fence, a wait for asynchronous copies; what is in that line, where several.
+    Of mistakes that tests put into kernels (`emulator::planted(n) ? wrong : right`) it makes the one that is `planted`.
     """
 
     multiprocessors = 4
@@ -56,9 +57,10 @@ class Emulated:
         seed: int = 0,
         architecture: str = "",
         without: str = "",
+        planted: int = 0,
     ) -> None:
         self.checked, self.architecture = checked, architecture
-        self._without = without
+        self._without, self._planted = without, planted
         self._order = ORDERS.index(order)
         self._seed = seed
         self._written = Written()
@@ -108,6 +110,7 @@ class Emulated:
                 seed=self._seed,
                 without_file=file.encode(),
                 without_line=int(line or 0),
+                planted=self._planted,
             )
             counts = CountsEntry(places=(CountedEntry * ROOM)(), room=ROOM) if self._counts is not None else None
             if counts is not None:

@@ -61,6 +61,7 @@ class Run(ctypes.Structure):
         ("counts", ctypes.POINTER(CountsEntry)),
         ("without_file", ctypes.c_char_p),
         ("without_line", ctypes.c_uint32),
+        ("planted", ctypes.c_uint32),
     ]
 
 

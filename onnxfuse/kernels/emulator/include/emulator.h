@@ -81,6 +81,8 @@ extern "C" char emulator_dynamic_shared[];
 [[noreturn]] void fail(Site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Whether this launch is to do without the barrier at a place.
 bool left_out(Site site);
+// Whether it is to make the mistake of this number, which a test has planted.
+bool planted(unsigned number);
 void barrier(Site site);
 int barrier_reduce(int predicate, int which, Site site);
 // Wait for the other lanes of the mask; returns those of them that the block has.

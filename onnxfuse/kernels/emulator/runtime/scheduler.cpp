@@ -292,6 +292,8 @@ bool left_out(Site site) {
   return launch.without_line && same(site, {launch.without_file, int(launch.without_line)});
 }
 
+bool planted(unsigned number) { return scheduler->launch->planted == number; }
+
 void barrier(Site site) {
   if (left_out(site)) return;
   Scheduler &s = *scheduler;
