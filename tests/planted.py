@@ -55,7 +55,7 @@ class Place:
 
 
 def together(
-    source: Source, mistakes: Sequence[Mistake], compiles: Callable[[Source], None]
+    source: Source, mistakes: Sequence[Mistake], compiles: Callable[[Source], object]
 ) -> tuple[Source, frozenset[int]]:
     """The source with mistakes, and the numbers, from 1 on, of those that are in it."""
     found = {number: list(_places(source.text, number, *mistake)) for number, mistake in enumerate(mistakes, 1)}

@@ -90,8 +90,8 @@ def build(source: Source, entry: str, checked: bool) -> Path:
             unit, compiled, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.o"), Path(folder, "kernel.so")
             unit.write_text(text, encoding="utf-8")
             _compile(source.name, *flags, "-I", _precompiled(flags), "-I", INCLUDE, "-c", unit, "-o", compiled)
-            linked = (*_linker(), "-nostdlib", compiled, *objects, needed, "-lgcc", "-o", library)
-            _compile(source.name, "-shared", "-Wl,-Bsymbolic,--no-as-needed,-rpath,$ORIGIN", *linked)
+            options = (*_linker(), "-nostdlib", "-shared", "-Wl,-Bsymbolic,--no-as-needed,-rpath,$ORIGIN")
+            _compile(source.name, *options, compiled, *objects, needed, "-lgcc", "-o", library)
             library.replace(target)
     return target
 
