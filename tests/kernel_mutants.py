@@ -2,79 +2,84 @@
 
 survivors(run)                      the barriers that a run can do without: `run(device)` launches kernels on the device
                                     that it is given and checks their outputs
-assert_caught(run, before, after)   a run notices that a kernel has other text in one place
+assert_caught(run, before, after)   a run notices that a kernel has other text in one place; it is compiled once with
+                                    the other mistakes of its table
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Argument, Device, Launch, Source
+from onnxfuse.kernels.device.device import Argument, Launch, Source
+from onnxfuse.kernels.emulator.build import build, lines
 from onnxfuse.kernels.emulator.device import Emulated
+from tests.planted import Mistake, together
 
 BARRIER = re.compile(
     r"__syncthreads\(\)|__syncthreads_(?:or|and|count)(?=\()|__syncwarp\([^()]*\)|__threadfence\(\)"
     r"|__pipeline_wait_prior\([^()]*\)|\b\w+(?:\(\))?\.sync\(\)"
 )
-LINE = re.compile(r'^#line (\d+) "(.+)"$')
 
 
-def barriers(source: Source) -> Iterator[tuple[str, int, int]]:
-    """Each barrier of a source: "file:line" (and "#n" for a further one in the line), and where it is in the text."""
-    file, line, start = source.name, 0, 0
-    for text in source.text.splitlines(keepends=True):
-        line += 1
-        if found := LINE.match(text.rstrip("\n")):
-            file, line = found[2], int(found[1]) - 1
-        elif not text.lstrip().startswith("#define"):
-            code = text.split("//")[0]
-            for number, barrier in enumerate(BARRIER.finditer(code)):
-                label = f"{file}:{line}" + (f"#{number + 1}" if number else "")
-                yield label, start + barrier.start(), start + barrier.end()
-        start += len(text)
+def barriers(source: Source) -> Iterator[str]:
+    """The place of each barrier of a source, "file:line"."""
+    for file, line, code in lines(source):
+        count = len(BARRIER.findall(code.split("//")[0]))
+        if count and not code.lstrip().startswith("#define"):
+            assert count == 1, f"{file}:{line}: two barriers in a line cannot be left out one at a time"
+            yield f"{file}:{line}"
 
 
 class _Without(Emulated):
-    """Leaves out the barrier at `label` of every source, and notes the barriers that it sees."""
+    """Leaves out the barrier at `label`, and notes the barriers of the sources that it sees."""
 
     def __init__(self, label: str = "") -> None:
-        super().__init__(checked=True)
+        super().__init__(checked=True, without=label)
         self.seen: dict[str, None] = {}
-        self._label = label
 
     def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
-        text = launch.source.text
-        for label, start, end in barriers(launch.source):
-            self.seen[label] = None
-            if label == self._label:
-                text = text[:start] + " " * (end - start) + text[end:]
-        super().launch(replace(launch, source=Source(launch.source.name, text)), arguments)
+        self.seen |= dict.fromkeys(barriers(launch.source))
+        super().launch(launch, arguments)
 
 
 class Mutated(Emulated):
-    """A device on which kernels have other text in one place; `applied` says that one of them had the place."""
+    """A device on which kernels have one of several mistakes, or none (0); `applied` says that one had the place.
 
-    def __init__(self, before: str, after: str) -> None:
-        super().__init__(checked=True)
+    All that can be are compiled together (tests/planted.py), others alone."""
+
+    def __init__(self, mistakes: tuple[Mistake, ...], number: int) -> None:
+        super().__init__(checked=True, planted=number)
         self.applied = False
-        self._before, self._after = before, after
+        self._mistakes, self._number = mistakes, number
+        self._before, self._after = mistakes[number - 1] if number else ("", "")
 
     def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
-        self.applied |= self._before in launch.source.text
-        text = launch.source.text.replace(self._before, self._after)
-        super().launch(replace(launch, source=Source(launch.source.name, text)), arguments)
+        source, numbers = _planted(launch.source, launch.entry, self._mistakes)
+        here = bool(self._number) and self._before in launch.source.text
+        if here and self._number not in numbers:
+            source = replace(launch.source, text=launch.source.text.replace(self._before, self._after))
+        self.applied |= here
+        super().launch(replace(launch, source=source), arguments)
+
+
+@cache
+def _planted(source: Source, entry: str, mistakes: tuple[Mistake, ...]) -> tuple[Source, frozenset[int]]:
+    return together(source, mistakes, lambda planted: build(planted, entry, checked=True))
 
 
 def survivors(run: Callable[[Emulated], None], apart: tuple[str, ...] = ()) -> list[str]:
     """The barriers, of all kernels that `run` launches but of the files `apart`, that can be left out without `run`
     failing.
 
-    Raises what `run` raises with every barrier in place.
+    The emulator passes them as if they were not there: each kernel is compiled once for all.  Raises what `run` raises
+    with every barrier in place.
     """
     whole = _Without()
     run(whole)
@@ -91,9 +96,23 @@ def _noticed(run: Callable[[Emulated], None], device: Emulated) -> bool:
     return False
 
 
-def assert_caught(run: Callable[[Device], None], before: str, after: str) -> None:
-    """The emulator or the numbers tell that `after` stands in place of `before`, which some kernel of the run has."""
-    device = Mutated(before, after)
+def assert_caught(run: Callable[[Any], None], before: str, after: str, besides: Iterable[Mistake] = ()) -> None:
+    """The emulator or the numbers tell that `after` stands in place of `before`, which some kernel of the run has.
+
+    It is compiled with the mistakes `besides`, and nothing is told where none of them is made."""
+    mistakes = tuple(dict.fromkeys([*besides, (before, after)]))
+    _assert_right(run, mistakes)
+    device = Mutated(mistakes, mistakes.index((before, after)) + 1)
     with pytest.raises((KernelError, AssertionError)):
         run(device)
     assert device.applied
+
+
+@cache
+def _assert_right(run: Callable[[Any], None], mistakes: tuple[Mistake, ...]) -> None:
+    run(Mutated(mistakes, 0))
+
+
+def of_run(run: object, mutants: Iterable[tuple[object, str, str]]) -> list[Mistake]:
+    """The mistakes that a table has for a run, or for its name."""
+    return [(before, after) for of, before, after in mutants if of == run]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -36,9 +37,26 @@ SAFE = ("-fsanitize=alignment,integer-divide-by-zero", "-fno-sanitize-recover=in
 """What would stop this process, where a GPU stops only the kernel."""
 REGISTERS = "-fira-region=one"
 """Registers are found for a function at once, not loop by loop: a tenth of what a kernel takes, and as fast a one."""
+AS_FOUND = (
+    "-fno-forward-propagate",
+    "-fno-dse",
+    "-fno-dce",
+    "-fno-cprop-registers",
+    "-fno-if-conversion",
+    "-fno-if-conversion2",
+    "-fno-combine-stack-adjustments",
+    "-fno-compare-elim",
+    "-fno-shrink-wrap",
+    "-fno-reorder-blocks",
+    "-fno-split-wide-types",
+    "-fno-move-loop-invariants",
+)
+"""Instructions are not looked at again, once they are chosen: an eighth of what a kernel takes, and it runs a twentieth
+longer.  What is checked is settled by then."""
 CHECKED = (
     "-O1",
     REGISTERS,
+    *AS_FOUND,
     "-g1",
     "-gdwarf-4",
     "-fno-var-tracking",
@@ -51,7 +69,7 @@ CHECKED = (
 """Of what is for debuggers only the lines: where variables are is a fifth of the compile time, and nobody asks.  What
 the checker is told of does not come back (`fail`), so that nothing need be compiled for it to come back to: a tenth of
 what an attention kernel takes."""
-FAST = ("-O1", REGISTERS)
+FAST = ("-O1", REGISTERS, *AS_FOUND)
 """-O2 takes half as long again, for kernels that run a twentieth faster: few run for as long as they are compiled."""
 
 ALIGNED = r"(?:(?:__align__|alignas)\s*\([^)]*\)\s*)*"
@@ -59,6 +77,9 @@ BOUNDS = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
 DYNAMIC_SHARED = re.compile(
     rf"extern\s+{ALIGNED}__shared__\s+{ALIGNED}(?P<type>[\w:\s]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
 )
+LINE = re.compile(r'#line (?P<line>\d+) "(?P<file>.+)"')
+ELSE = re.compile(r"\s*#\s*(?:else|elif|endif)\b.*(?<!\\)$")
+"""Behind which the compiler goes on, and may have left out a `#line` before."""
 ENTRY = re.compile(rf'extern\s+"C"\s+__global__\s+{BOUNDS}void\s+{BOUNDS}(\w+)\s*\(')
 ERROR = re.compile(r"^(?P<where>[^\n:]+:\d+):\d+: (?:fatal )?error: (?P<message>.*)$", re.MULTILINE)
 
@@ -71,13 +92,15 @@ def build(source: Source, entry: str, checked: bool) -> Path:
     text = _translation_unit(source, entry)
     flags = (*LANGUAGE, *NUMBERS, *SAFE, *(CHECKED if checked else FAST))
     target = _cached([text, *flags, *RUNTIME_FLAGS, *_units().values()], ".so")
+    needed = _needed()
     if not target.exists():
         objects = _runtime()
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             unit, compiled, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.o"), Path(folder, "kernel.so")
             unit.write_text(text, encoding="utf-8")
             _compile(source.name, *flags, "-I", _precompiled(flags), "-I", INCLUDE, "-c", unit, "-o", compiled)
-            _compile(source.name, *_linker(), "-shared", "-Wl,-Bsymbolic", compiled, *objects, "-o", library)
+            options = (*_linker(), "-nostdlib", "-shared", "-Wl,-Bsymbolic,--no-as-needed,-rpath,$ORIGIN")
+            _compile(source.name, *options, compiled, *objects, needed, "-lgcc", "-o", library)
             library.replace(target)
     return target
 
@@ -95,8 +118,7 @@ def compiler() -> str:
 
 @cache
 def _linker() -> tuple[str, ...]:
-    """gold where there is one: the usual linker reads all names of the C++ library again for each kernel, which is a
-    third of what small ones take."""
+    """gold where there is one, which takes half as long as the usual linker."""
     return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
 
 
@@ -107,8 +129,26 @@ def _translation_unit(source: Source, entry: str) -> str:
         r"\g<type> *const \g<name> = (\g<type> *)::emulator::emulator_dynamic_shared;", source.text
     )
     exports = "".join(f"EMULATOR_EXPORT({name})\n" for name in entries)
-    name = source.name.replace("\\", "/").replace('"', "'")
-    return f'#include "cuda_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "exports"\n{exports}'
+    told = "".join(
+        f'{code}\n#line {line + 1} "{file}"\n' if ELSE.match(code) else f"{code}\n"
+        for file, line, code in lines(replace(source, text=text))
+    )
+    return f'#include "cuda_emulator.h"\n#line 1 "{_name(source)}"\n{told}\n#line 1 "exports"\n{exports}'
+
+
+def lines(source: Source) -> Iterator[tuple[str, int, str]]:
+    """The lines of a source, and where each is from: a file, and its number there."""
+    file, line = _name(source), 0
+    for code in source.text.split("\n"):
+        line += 1
+        yield file, line, code
+        if told := LINE.match(code):
+            file, line = told["file"], int(told["line"]) - 1
+
+
+def _name(source: Source) -> str:
+    """As a `#line` can have it."""
+    return source.name.replace("\\", "/").replace('"', "'")
 
 
 def _entries(text: str) -> Iterator[str]:
@@ -131,6 +171,19 @@ def _runtime() -> list[Path]:
                 compiled.replace(target)
         objects.append(target)
     return objects
+
+
+def _needed() -> Path:
+    """A library that holds nothing and needs C++'s and C's.  Whatever is linked with it, and lies beside it, has these
+    when it is loaded, and the linker does not read all their names again for each kernel: half of what it takes."""
+    target = _cached(["needed"], ".so")
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            library = Path(folder, target.name)
+            options = f"-Wl,--no-as-needed,-soname,{target.name}"
+            _compile(target.name, "-shared", options, "-x", "c++", "/dev/null", "-o", library)
+            library.replace(target)
+    return target
 
 
 @cache

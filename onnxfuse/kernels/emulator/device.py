@@ -42,7 +42,9 @@ class Emulated:
     and for writes to inputs (parameters that point to const, arrays that are not writeable), and works on a copy of
     its arguments; without, it is some ten times faster and trusts the kernel.  `order` is the order in which threads
     and blocks run; a correct kernel does not care.  It has the instructions of every architecture; kernels that ask for
-    one are launched where it is said to be that ("sm_90").
+    one are launched where it is said to be that ("sm_90").  The barrier `without` ("softmax.cu:41") is passed as if it
+    were not there: a block's or a warp's, a fence, a wait for asynchronous copies; what is in that line, where several.
+    Of mistakes that tests put into kernels (`emulator::planted(n) ? wrong : right`) it makes the one that is `planted`.
     """
 
     multiprocessors = 4
@@ -54,8 +56,11 @@ class Emulated:
         order: Literal["forward", "reverse", "random"] = "forward",
         seed: int = 0,
         architecture: str = "",
+        without: str = "",
+        planted: int = 0,
     ) -> None:
         self.checked, self.architecture = checked, architecture
+        self._without, self._planted = without, planted
         self._order = ORDERS.index(order)
         self._seed = seed
         self._written = Written()
@@ -88,6 +93,7 @@ class Emulated:
         """Run all blocks, on every processor where there is nothing to check and enough to do."""
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         table = (RegionEntry * len(regions))(*regions)
+        file, _, line = self._without.rpartition(":")
 
         def run(first_block: int, last_block: int) -> None:
             blocks = Run(
@@ -102,6 +108,9 @@ class Emulated:
                 checked=self.checked,
                 order=self._order,
                 seed=self._seed,
+                without_file=file.encode(),
+                without_line=int(line or 0),
+                planted=self._planted,
             )
             counts = CountsEntry(places=(CountedEntry * ROOM)(), room=ROOM) if self._counts is not None else None
             if counts is not None:

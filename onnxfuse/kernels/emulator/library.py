@@ -59,6 +59,9 @@ class Run(ctypes.Structure):
         ("message", ctypes.c_char_p),
         ("message_bytes", ctypes.c_uint64),
         ("counts", ctypes.POINTER(CountsEntry)),
+        ("without_file", ctypes.c_char_p),
+        ("without_line", ctypes.c_uint32),
+        ("planted", ctypes.c_uint32),
     ]
 
 

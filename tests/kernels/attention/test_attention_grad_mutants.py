@@ -12,7 +12,7 @@ from onnxfuse.kernels.attention.attention_grad import AttentionGrad
 from onnxfuse.kernels.device.device import Device, TensorType
 from tests.attention_cases import Case
 from tests.attention_grad_cases import expected, inputs, node
-from tests.kernel_mutants import assert_caught, survivors
+from tests.kernel_mutants import assert_caught, of_run, survivors
 from tests.row_cases import assert_close
 
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.float16)
@@ -102,4 +102,4 @@ MUTANTS: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "before", "after"), MUTANTS)
 def test_a_mistake_is_caught(name: str, before: str, after: str) -> None:
-    assert_caught(RUNS[name], before, after)
+    assert_caught(RUNS[name], before, after, of_run(name, MUTANTS))

@@ -13,7 +13,7 @@ from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.device.device import Device, TensorType
 from onnxfuse.kernels.emulator.device import Emulated
 from tests.attention_cases import Case, expected
-from tests.kernel_mutants import assert_caught, survivors
+from tests.kernel_mutants import assert_caught, of_run, survivors
 from tests.row_cases import DTYPES, assert_close
 
 FLOAT, HALF, BFLOAT = DTYPES
@@ -203,7 +203,7 @@ MUTANTS: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "before", "after"), MUTANTS, ids=lambda text: str(text)[:40])
 def test_mutants_are_caught(name: str, before: str, after: str) -> None:
-    assert_caught(RUNS[name], before, after)
+    assert_caught(RUNS[name], before, after, of_run(name, MUTANTS))
 
 
 def test_without_a_mistake_nothing_is_caught() -> None:

@@ -36,6 +36,14 @@ def test_lines_are_those_of_the_file_they_come_from() -> None:
         Emulated().launch(Launch(Source("main.cu", text), "main_kernel", (1,), (1,)), [floats(70), zeros(1)])
 
 
+def test_lines_behind_a_file_that_is_left_out_are_those_of_theirs() -> None:
+    """What `#line` says where nothing is compiled, nobody hears."""
+    text = '#line 1 "main.cu"\n#if 0\n#line 1 "part.cuh"\n\n\n#line 3 "main.cu"\n#endif\n'
+    text += 'extern "C" __global__ void main_kernel(const float *x, float *y) {\n  y[0] = x[70];\n}\n'
+    with pytest.raises(KernelError, match=r"^main_kernel: main.cu:5: .* read of 4 bytes at byte 280"):
+        Emulated().launch(Launch(Source("main.cu", text), "main_kernel", (1,), (1,)), [floats(70), zeros(1)])
+
+
 def test_kernels_of_a_text_are_what_it_does_not_leave_to_the_preprocessor() -> None:
     """Nor what is no kernel by itself."""
     text = """#define KERNEL(name) extern "C" __global__ void name() {}
@@ -82,7 +90,7 @@ print(y.sum())
     assert build.build(source, "squared", checked=True) == path
     assert path.stat() == before
     kept = [left for left in path.parent.rglob("*") if left.suffix != ".headers"]
-    assert Counter(left.suffix for left in kept) == {".so": 2, ".o": 8, ".gch": 1}  # and no temporary folder
+    assert Counter(left.suffix for left in kept) == {".so": 3, ".o": 8, ".gch": 1}  # and no temporary folder
 
 
 def test_what_is_built_otherwise_is_another_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -273,6 +274,17 @@ def test_every_deleted_barrier_is_caught(name: str) -> None:
         np.testing.assert_array_equal(arguments[kernel.output], kernel.result)
 
     assert survivors(launch) == []
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(("without", "needed"), [("m.cu:5", False), ("n.cu:6", False), ("m.cu:6", True)])
+def test_a_barrier_that_is_left_out_is_that_of_its_file_and_line(without: str, needed: bool, checked: bool) -> None:
+    kernel, y = KERNELS["reversed"], zeros(128)
+    with suppress(KernelError):
+        Emulated(checked, without=without).launch(
+            Launch(Source("m.cu", kernel.text), "reversed", (2,), (64,)), [floats(128), y]
+        )
+    assert np.array_equal(y, kernel.result) != needed
 
 
 def test_a_barrier_that_nobody_needs_survives() -> None:

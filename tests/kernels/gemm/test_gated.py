@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm.gated import Gated
 from tests.gemm_cases import DTYPES, FLOAT, HALF, Values, assert_near
-from tests.kernel_mutants import assert_caught
+from tests.kernel_mutants import assert_caught, of_run
 from tests.kernel_runs import run, types
 
 from .test_siblings import FAST, arrays, made, wanted
@@ -69,6 +70,7 @@ def test_no_race_and_no_access_out_of_bounds(where: str, dtype: np.dtype[Any]) -
     assert_right(y, text, given)
 
 
+@cache
 def checked(dtype: np.dtype[Any]) -> Callable[[Any], None]:
     text, shapes = CASES["many tiles"]
     given = arrays(shapes, dtype)
@@ -80,21 +82,20 @@ def checked(dtype: np.dtype[Any]) -> Callable[[Any], None]:
     return go
 
 
-@pytest.mark.parametrize(
-    ("dtype", "before", "after"),
-    [
-        (FLOAT, "    __syncthreads();  // all have left the last tile\n", ""),
-        (HALF, "    __syncthreads();  // all have left the last tile\n", ""),
-        (FLOAT, "Gate::of(at[i][j], other.at[i][j])", "Gate::of(other.at[i][j], at[i][j])"),
-        (HALF, "Gate::of(at[i][j].x[x], other.at[i][j].x[x])", "Gate::of(at[i][j].x[x], at[i][j].x[x])"),
-        (FLOAT, "accumulate(second, tiles, a, c,", "accumulate(second, tiles, a, b,"),
-        (FLOAT, "if (row >= rows) return;", ""),
-        (HALF, "column + start >= width", "column + start > width"),
-    ],
-    ids=str,
-)
+MUTANTS = [
+    (FLOAT, "    __syncthreads();  // all have left the last tile\n", ""),
+    (HALF, "    __syncthreads();  // all have left the last tile\n", ""),
+    (FLOAT, "Gate::of(at[i][j], other.at[i][j])", "Gate::of(other.at[i][j], at[i][j])"),
+    (HALF, "Gate::of(at[i][j].x[x], other.at[i][j].x[x])", "Gate::of(at[i][j].x[x], at[i][j].x[x])"),
+    (FLOAT, "accumulate(second, tiles, a, c,", "accumulate(second, tiles, a, b,"),
+    (FLOAT, "if (row >= rows) return;", ""),
+    (HALF, "column + start >= width", "column + start > width"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "before", "after"), MUTANTS, ids=str)
 def test_a_mistake_is_caught(dtype: np.dtype[Any], before: str, after: str) -> None:
-    assert_caught(checked(dtype), before, after)
+    assert_caught(checked(dtype), before, after, of_run(dtype, MUTANTS))
 
 
 @pytest.mark.parametrize("where", CASES)

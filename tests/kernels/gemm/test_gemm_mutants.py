@@ -15,7 +15,7 @@ from onnxfuse.kernels.gemm import forms
 from onnxfuse.kernels.gemm.autotune import VARIABLE
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from tests.gemm_cases import FLOAT, HALF, assert_right, attributes, operands
-from tests.kernel_mutants import assert_caught, survivors
+from tests.kernel_mutants import assert_caught, of_run, survivors
 from tests.kernel_runs import run
 
 from .test_proof import family
@@ -348,7 +348,7 @@ MUTANTS: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "before", "after"), MUTANTS)
 def test_a_mistake_is_caught(name: str, before: str, after: str) -> None:
-    assert_caught(RUNS[name], before, after)
+    assert_caught(RUNS[name], before, after, of_run(name, MUTANTS))
 
 
 @pytest.mark.parametrize("name", RUNS)

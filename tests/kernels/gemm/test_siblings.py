@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm.siblings import Siblings
 from tests.gemm_cases import DTYPES, FLOAT, HALF, Values, assert_near
-from tests.kernel_mutants import assert_caught
+from tests.kernel_mutants import assert_caught, of_run
 from tests.kernel_runs import Erf, run, types
 
 PLAIN = "Region_MatMul_1 (x0, x1, x2) => (y0, y1) { y0 = MatMul(x0, x1) y1 = MatMul(x0, x2) }"
@@ -94,6 +95,7 @@ def test_no_race_and_no_access_out_of_bounds(where: str) -> None:
         assert_near(y, true, 4.0 * np.sqrt(shapes[0][-1]))
 
 
+@cache
 def checked(where: str) -> Callable[[Any], None]:
     """A launch in half precision, and the check of what it gave."""
     text, shapes = CASES[where]
@@ -106,26 +108,26 @@ def checked(where: str) -> Callable[[Any], None]:
     return go
 
 
-@pytest.mark.parametrize(
-    ("where", "before", "after"),
-    [
-        ("rows of many tiles", "part_of(block - tiles, m, width)", "part_of(block - tiles, m, width1)"),
-        ("biased", "if (block >= end0)", "if (block > end0)"),
-        ("biased", "n = n1,", "n = n0,"),
-        ("biased", "bias != nullptr && ", ""),
-        ("biased", "bias + skipped + column + start", "bias + start"),
-        ("biased", "if (row >= rows) return;", ""),
-        ("plain", "column + start >= width", "column + start > width"),
-        ("taken apart", "bias + skipped + column", "bias + column"),
-        ("taken apart", "column -= first", "column -= 0"),
-        ("taken apart", "column + start >= width", "column + start >= columns"),
-        ("taken apart", "first + part.column", "part.column"),
-        ("each with its own epilogue", "switch (kind)", "switch (0)"),
-        ("rows of many tiles", "(row) * width + column", "(row) * width"),
-    ],
-)
+MUTANTS = [
+    ("rows of many tiles", "part_of(block - tiles, m, width)", "part_of(block - tiles, m, width1)"),
+    ("biased", "if (block >= end0)", "if (block > end0)"),
+    ("biased", "n = n1,", "n = n0,"),
+    ("biased", "bias != nullptr && ", ""),
+    ("biased", "bias + skipped + column + start", "bias + start"),
+    ("biased", "if (row >= rows) return;", ""),
+    ("plain", "column + start >= width", "column + start > width"),
+    ("taken apart", "bias + skipped + column", "bias + column"),
+    ("taken apart", "column -= first", "column -= 0"),
+    ("taken apart", "column + start >= width", "column + start >= columns"),
+    ("taken apart", "first + part.column", "part.column"),
+    ("each with its own epilogue", "switch (kind)", "switch (0)"),
+    ("rows of many tiles", "(row) * width + column", "(row) * width"),
+]
+
+
+@pytest.mark.parametrize(("where", "before", "after"), MUTANTS)
 def test_a_mistake_is_caught(where: str, before: str, after: str) -> None:
-    assert_caught(checked(where), before, after)
+    assert_caught(checked(where), before, after, of_run(where, MUTANTS))
 
 
 def test_unaligned_arrays() -> None:

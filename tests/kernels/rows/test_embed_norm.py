@@ -182,7 +182,7 @@ def ragged(device: Any) -> None:
 
 @pytest.mark.parametrize(("before", "after"), MUTANTS)
 def test_a_mistake_is_caught(before: str, after: str) -> None:
-    assert_caught(ragged, before, after)
+    assert_caught(ragged, before, after, MUTANTS)
 
 
 def test_without_a_mistake_nothing_is() -> None:

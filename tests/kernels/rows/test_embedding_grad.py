@@ -13,7 +13,7 @@ from onnxfuse.kernels.device.device import Device, TensorType
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.rows.embedding_grad import EmbeddingGrad
 from onnxfuse.language.catalogue import load
-from tests.kernel_mutants import assert_caught, survivors
+from tests.kernel_mutants import assert_caught, of_run, survivors
 from tests.kernel_runs import reference
 from tests.row_cases import DTYPES, Values, Wanted, assert_close, embedding_gradient, misaligned, run
 
@@ -145,7 +145,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize(("check", "before", "after"), MUTANTS, ids=[f"{b} → {a}" for _, b, a in MUTANTS])
 def test_a_mistake_is_caught(check: Callable[[Any], None], before: str, after: str) -> None:
-    assert_caught(check, before, after)
+    assert_caught(check, before, after, of_run(check, MUTANTS))
 
 
 def test_every_barrier_is_needed() -> None:

@@ -12,7 +12,7 @@ from onnxfuse.kernels.device.device import Device
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.rows.norm import SkipLayerNormalization
 from onnxfuse.kernels.rows.softmax import Softmax
-from tests.kernel_mutants import assert_caught, survivors
+from tests.kernel_mutants import assert_caught, of_run, survivors
 from tests.region_runs import Case, expected, function, given, near, operands
 from tests.row_cases import EPSILON, Wanted, affine, assert_close, normalized, softmax, values
 
@@ -202,7 +202,7 @@ MUTANTS: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "before", "after"), MUTANTS)
 def test_a_mistake_is_caught(name: str, before: str, after: str) -> None:
-    assert_caught(RUNS[name], before, after)
+    assert_caught(RUNS[name], before, after, of_run(name, MUTANTS))
 
 
 @pytest.mark.parametrize("name", RUNS)

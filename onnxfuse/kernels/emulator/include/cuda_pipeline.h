@@ -42,8 +42,9 @@ EMULATOR_UNCHECKED inline void __pipeline_commit(EMULATOR_SITE) {
   copies.group_end[copies.groups++] = copies.count;
 }
 
-EMULATOR_UNCHECKED inline void __pipeline_wait_prior(unsigned under_way) {
+EMULATOR_UNCHECKED inline void __pipeline_wait_prior(unsigned under_way, EMULATOR_SITE) {
   using namespace emulator;
+  if (left_out(site)) return;
   Copies &copies = *thread->copies;
   if (copies.groups <= under_way) return;
   Uncounted counted_when_begun;

@@ -79,6 +79,10 @@ extern Place place;
 extern "C" char emulator_dynamic_shared[];
 
 [[noreturn]] void fail(Site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Whether this launch is to do without the barrier at a place.
+bool left_out(Site site);
+// Whether it is to make the mistake of this number, which a test has planted.
+bool planted(unsigned number);
 void barrier(Site site);
 int barrier_reduce(int predicate, int which, Site site);
 // Wait for the other lanes of the mask; returns those of them that the block has.
@@ -90,7 +94,7 @@ enum class Access : uint8_t { read, write, update, exchange };
 void access(const void *address, size_t bytes, Access kind, const void *code);
 // A copy to shared memory has begun, and until it is waited for nobody may look.
 void under_way(const void *address, size_t bytes, Site site);
-void fence();
+void fence(Site site);
 // Writes of this thread before it are seen by the asynchronous proxy, which products of warpgroups read through.
 void proxy_fence();
 // What a thread of a warpgroup says of a product; see wgmma_instructions.h.

@@ -9,9 +9,9 @@ inline int __syncthreads_count(int predicate, EMULATOR_SITE) { return ::emulator
 inline void __syncwarp(unsigned mask = 0xffffffffu, EMULATOR_SITE) {
   ::emulator::meet(::emulator::Meeting::sync, mask, site);
 }
-inline void __threadfence() { ::emulator::fence(); }
+inline void __threadfence(EMULATOR_SITE) { ::emulator::fence(site); }
 inline void __threadfence_block() {}
-inline void __threadfence_system() { ::emulator::fence(); }
+inline void __threadfence_system(EMULATOR_SITE) { ::emulator::fence(site); }
 
 template <class T>
 inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, EMULATOR_SITE) {

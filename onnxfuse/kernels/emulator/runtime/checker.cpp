@@ -233,8 +233,8 @@ void under_way(const void *where, size_t bytes, Site site) {
   cells.each(offset, bytes, [](Cell &cell, size_t) { cell.write.under_way = true; });
 }
 
-void fence() {
-  if (checker && checker->launch) checker->fenced = true;
+void fence(Site site) {
+  if (checker && checker->launch && !left_out(site)) checker->fenced = true;
 }
 
 void proxy_fence() {

@@ -47,6 +47,9 @@ struct Launch {
   char *message;
   uint64_t message_bytes;
   Counts *counts;               // Null where nothing is counted.
+  const char *without_file;     // Of the barrier that is left out.
+  uint32_t without_line;        // 0 where none is.
+  uint32_t planted;             // The number of the mistake that is made, 0 for none.
 };
 
 }  // namespace emulator

@@ -291,7 +291,15 @@ void fail(Site site, const char *format, ...) {
   abort();
 }
 
+bool left_out(Site site) {
+  const Launch &launch = *scheduler->launch;
+  return launch.without_line && same(site, {launch.without_file, int(launch.without_line)});
+}
+
+bool planted(unsigned number) { return scheduler->launch->planted == number; }
+
 void barrier(Site site) {
+  if (left_out(site)) return;
   Scheduler &s = *scheduler;
   if (s.live != s.threads.size())
     fail(site, "divergent barrier: %zu threads of the block have exited", s.threads.size() - s.live);
@@ -306,6 +314,7 @@ void barrier(Site site) {
 }
 
 int barrier_reduce(int predicate, int which, Site site) {
+  if (left_out(site)) return predicate;
   Scheduler &s = *scheduler;
   if (!s.waiting) s.votes[0] = 0, s.votes[1] = 1, s.votes[2] = 0;
   s.votes[0] |= predicate != 0;
@@ -317,6 +326,7 @@ int barrier_reduce(int predicate, int which, Site site) {
 }
 
 unsigned meet(Meeting meeting, unsigned mask, Site site) {
+  if (meeting == Meeting::sync && left_out(site)) return mask;
   Scheduler &s = *scheduler;
   Warp &warp = s.warps[thread->warp];
   unsigned self = 1u << thread->lane;
