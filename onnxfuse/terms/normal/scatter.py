@@ -1,7 +1,7 @@
 """Normal form of what is written into a part of a tensor: where that is the part and something more, a sum.
 
     ScatterND       x[..., 1:, 1:] += u, which exporters write as a ScatterND of x[..., 1:, 1:] + u by a mesh of runs,
-                    is x + Pad(u)
+                    is x + Pad(u); of x[..., 1:, 1:] alone, which torch writes back behind every such sum, x
     Concat          of the parts of x, some of them with something more, is x and these between zeros
     zeros           into which u is written or added, are Pad(u)
 
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnxfuse.model.dims import Dim, at_least, product
-from onnxfuse.terms.term import Term, Terms, same_shape
+from onnxfuse.terms.term import REAL, Term, Terms, same_shape
 
 from .gather import affine, runs
 from .ranges import every
@@ -35,7 +35,7 @@ from .views import expand, reshape, slice_axis, transpose
 def _scattered(a: Applied) -> Term | None:
     """Of a tensor and of what is written there, as they are, or as that was before it was transposed."""
     terms, (x, index, y) = a.terms, a.args
-    if not a.real or a.attrs.get("reduction", "none") != "none" or x.shape is None or y.shape is None:
+    if a.attrs.get("reduction", "none") != "none" or x.shape is None or y.shape is None:
         return None
     box = _box(index, x, y)
     if box is None:
@@ -49,6 +49,9 @@ def _scattered(a: Applied) -> Term | None:
     back = [order.index(axis) for axis in range(len(box))]
     total = _written(terms, transpose(terms, x, back), transpose(terms, y, back), [box[axis] for axis in back])
     return None if total is None else transpose(terms, total, order)
+
+
+law("ScatterND", "ScatterND(T(z), ((1,), (2,)), Slice(T(z), (1,), (3,), (0,))) = T(z)")(_scattered)
 
 
 def _box(index: Term, x: Term, y: Term) -> list[tuple[Dim, Dim]] | None:
@@ -132,12 +135,14 @@ def _turned(x: Term) -> Term | None:
 
 
 def _written(terms: Terms, x: Term, y: Term, box: Sequence[tuple[Dim, Dim]]) -> Term | None:
-    """x, in a box of which, (start, count) along each axis, is y instead: if y is what x has there and something more,
-    the sum of x and this."""
+    """x, in a box of which, (start, count) along each axis, is y instead: x if y is what x has there, and if it is that
+    and something more, the sum of x and this."""
     part = x
     for axis, (start, count) in enumerate(box):
         part = slice_axis(terms, part, axis, start, start + count)
-    more = _more(terms, part, y) if same_shape(part.shape, y.shape) else None
+    if part is y:
+        return x
+    more = _more(terms, part, y) if x.dtype in REAL and same_shape(part.shape, y.shape) else None
     if more is None or x.shape is None or y.shape is None:
         return None
     around = [(start, d - start - n) for (start, n), d in zip(box, x.shape, strict=True)]
