@@ -23,8 +23,8 @@ CHOICES: Choices = {
     "heads": ("axis", "folded"),
     "guard": ("none", "isnan"),
 }
-"""`whole`: there is no class token.  `and back`: what was written axis by axis is read and written once more, as torch does
-behind every `+=` on a part.  The view `places` is [.., rows, columns, rows, columns]."""
+"""`whole`: there is no class token.  `and back`: what was written axis by axis is read and written once more, as torch
+does behind every `+=` on a part.  The view `places` is [.., rows, columns, rows, columns]."""
 
 SLIPS = ("none", "read", "written", "exchanged", "factor")
 """What is wrong: the part that is read begins one too early, the part that is written does, rows and columns of it are
