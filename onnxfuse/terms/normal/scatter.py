@@ -4,6 +4,7 @@
                     is x + Pad(u); of x[..., 1:, 1:] alone, which torch writes back behind every such sum, x
     Concat          of the parts of x, some of them with something more, is x and these between zeros
     zeros           into which u is written or added, are Pad(u)
+    loops           what is written to all of an axis, part by part, is the Concat of the parts
 
 So decomposed relative positions, which vision transformers add to all scores but those of the class token, are a bias
 like any other, and the gradient of a part is one of the whole.  Only for indices that are runs (`gather.affine`), each
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -124,6 +126,65 @@ def _every_other(a: Applied) -> Term | None:
     pairs = _padded(terms, reshape(terms, inner, apart), apart, around)
     whole = (*inner.shape[: axis - 1], count * step, *inner.shape[axis:])
     return scaled(terms, transpose(terms, reshape(terms, pairs, whole), order), factor)
+
+
+@law(
+    "ScatterND",
+    "ScatterND(ScatterND(a, ((0,),), Slice(x, (1,), (2,), (0,))), ((1,),), Slice(x, (0,), (1,), (0,)))"
+    " = Concat(Slice(x, (1,), (2,), (0,)), Slice(x, (0,), (1,), (0,)), axis=0)",
+)
+def _written_throughout(a: Applied) -> Term | None:
+    """Of what a loop writes part by part to all of an axis (a recurrence, RWKV): nothing is left of what it was written
+    into.  Asked where the first or the last part is written, or each of a long loop would look at all before."""
+    run = _Run.of(a.terms, *a.args) if a.attrs.get("reduction", "none") == "none" else None
+    if run is None or not isinstance(run.dim, int) or not (run.start == 0 or run.start + run.length == run.dim):
+        return None
+    found, below, left = {run.start: run}, a.args[0], run.dim - run.length
+    while left > 0:
+        former = _part_below(a.terms, below, run)
+        if former is None or former.axis != run.axis or any(former.meets(other) for other in found.values()):
+            return None
+        found[former.start], left, below = former, left - former.length, below.args[0]
+    return make(a.terms, "Concat", [found[start].part for start in sorted(found)], {"axis": run.axis})
+
+
+class _Run(NamedTuple):
+    """A part along one axis, of what has so many there."""
+
+    axis: int
+    start: int
+    length: int
+    dim: Dim
+    part: Term
+
+    @staticmethod
+    def of(terms: Terms, x: Term, index: Term, y: Term) -> _Run | None:
+        """What a ScatterND writes, if that is all of a run along an axis."""
+        box = _box(index, x, y)
+        if box is None or x.shape is None:
+            return None
+        parts = [(axis, *run) for axis, (run, d) in enumerate(zip(box, x.shape, strict=True)) if run != (0, d)]
+        axis, start, count = parts[0] if len(parts) == 1 else (0, 0, 0)
+        if not isinstance(start, int) or not isinstance(count, int) or not count:
+            return None
+        return _Run(axis, start, count, x.shape[axis], reshape(terms, y, tuple(n for _, n in box)))
+
+    def meets(self, other: _Run) -> bool:
+        return self.start < other.start + other.length and other.start < self.start + self.length
+
+
+def _part_below(terms: Terms, x: Term, run: _Run) -> _Run | None:
+    """What was written before, or is between zeros."""
+    if x.op == "ScatterND" and dict(x.attrs).get("reduction", "none") == "none":
+        return _Run.of(terms, *x.args)
+    pads = x.args[1].data if x.op == "Pad" and len(x.args) > 1 else None
+    if pads is None or x.shape is None or any(p != 0 for p in np.delete(pads, (run.axis, run.axis + len(x.shape)))):
+        return None
+    part, around = x.args[0], [pads[run.axis], pads[run.axis + len(x.shape)]]
+    count = part.shape[run.axis] if part.shape is not None else None
+    if not (isinstance(count, int) and count and all(isinstance(p, int | np.integer) and p >= 0 for p in around)):
+        return None
+    return _Run(run.axis, int(around[0]), count, run.dim, part)
 
 
 def _turned(x: Term) -> Term | None:

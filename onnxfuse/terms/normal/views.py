@@ -83,8 +83,8 @@ def _of_blocks(terms: Terms, x: Term, shape: Shape) -> Term | None:
         return None
     single = (x.shape or ())[axis : axis + 1] == (1,)
     if single and y.op == "Reshape" and len(y.args) == 1 and y.args[0].op == "Transpose":
-        kept = kept_axis(y.args[0].shape, y.shape, axis)
-        y, axis = (y, axis) if kept is None else (y.args[0], kept)
+        under = kept_axis(y.args[0].shape, y.shape, axis)
+        y, axis = (y, axis) if under is None else (y.args[0], under)
     if y.op == "Transpose" and single:
         perm, y, dims = y.attr("perm"), y.args[0], y.args[0].shape or ()
         axis = perm[axis]
