@@ -8,7 +8,7 @@ from onnxfuse.kernels.pointwise.expressions.trace import NODES
 
 from .groups import Group, Groups, needed
 from .scope import Launch
-from .spelled import body, refusal
+from .spelled import body, crowded, refusal
 
 BROADCAST = 4
 """So many elements of a result must not each compute a transcendental of one operand again."""
@@ -58,13 +58,14 @@ def _separate(groups: Groups, a: Group, b: Group) -> str:
 
 def _refused(groups: Groups, a: Group, b: Group) -> str:
     """Why the generator does not take both, where one reduces rows or is a product: what is beside that must fit to it.
-    What one loop over elements computes it has looked at launch by launch."""
-    if not any(group.rows or group.product for group in (a, b)):
-        return ""
-    if a.nodes + b.nodes <= NODES and _placed(a, b):
+    What one loop over elements computes it has looked at launch by launch, all but how much it is together."""
+    loop = not any(group.rows or group.product for group in (a, b))
+    if a.nodes + b.nodes <= NODES and (loop or _placed(a, b)):
         return ""
     whole = a.joined(b)
     written = body(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)))
+    if loop:
+        return crowded(written)
     return refusal(groups.scope, written, most=whole.most)
 
 

@@ -171,10 +171,8 @@ def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = 
         kind = scope.kind(name)
         if kind not in DTYPES:
             return f"{name} is {kind}, which no kernel takes"
-    if len(written.nodes) > NODES:
-        longest = max(len(nodes) for nodes, _ in apart(written.nodes, written.outputs))
-        if longest > NODES:
-            return f"{longest} nodes are too many for one kernel"
+    if reason := crowded(written):
+        return reason
     kinds = [scope.kind(name) for name in written.inputs]
     text = _nameless(written, 0, kinds).SerializeToString(deterministic=True)
     shapes = [scope.term(name).shape or () for name in written.inputs]
@@ -187,6 +185,14 @@ def refusal(scope: Scope, written: Body, *, whole: bool = False, placed: bool = 
         if not reason or misplaced:
             break
     return reason
+
+
+def crowded(written: Body) -> str:
+    """Why a body has more nodes than one kernel is made of, views and constants among them; empty if it has not."""
+    if len(written.nodes) <= NODES:
+        return ""
+    longest = max(len(nodes) for nodes, _ in apart(written.nodes, written.outputs))
+    return f"{longest} nodes are too many for one kernel" if longest > NODES else ""
 
 
 @lru_cache(maxsize=1 << 14)

@@ -66,7 +66,7 @@ def against_float64(validation: Validation) -> str:
 def runs(found: Runs) -> str:
     """What runs the fused model on a CPU."""
     if found.onnxruntime is None:
-        line = f"no onnxruntime that is known runs it: {found.reason}"
+        line = f"no onnxruntime that is known runs it on a CPU: {found.reason}"
     elif found.reason:
         line = f"runs in onnxruntime {found.onnxruntime} and later: {found.reason}"
     else:
@@ -82,6 +82,8 @@ def advice(report: Report) -> str:
     """Where the file is fast, and what to ask for elsewhere."""
     own = "cuda" if report.provider == "cuda" else report.target
     others = [f"{asked} ({where})" for kind, (where, asked) in _FAST.items() if asked and kind != own]
+    if own == "ort" and report.runs is not None and report.runs.onnxruntime is None:
+        return f"ask for {', '.join(others)}"
     return f"fast {_FAST[own][0]}; elsewhere ask for {', '.join(others)}"
 
 

@@ -18,8 +18,9 @@ from onnxfuse.model.walk import attribute_graphs, has_bodies
 from onnxfuse.targets.runtimes import Runtime
 from onnxfuse.terms.term import SMALL
 
-KEPT = ("input", "output", "sparse_initializer", "quantization_annotation", "metadata_props")
-"""Fields of a graph that a conversion leaves alone."""
+KEPT = ("input", "output", "value_info", "sparse_initializer", "quantization_annotation", "metadata_props")
+"""Fields of a graph that a conversion leaves alone.  The converter infers shapes and names the dimensions it does not
+know, and onnxruntime believes them: it would turn the shape of what was found, (unk__0, unk__1), into (0, -1)."""
 
 
 def convert(model: ModelProto, opset: int | None) -> ModelProto:
@@ -147,8 +148,4 @@ def _put_back_graph(original: GraphProto, graph: GraphProto) -> None:
     new = [tensor for tensor in graph.initializer if tensor.name not in own]
     del graph.initializer[:]
     graph.initializer.extend([*original.initializer, *new])
-    known = {info.name for info in original.value_info}
-    more = [info for info in graph.value_info if info.name not in known]
-    del graph.value_info[:]
-    graph.value_info.extend([*original.value_info, *more])
     graph.name, graph.doc_string = original.name, original.doc_string

@@ -8,7 +8,7 @@ from onnxfuse.regions import legality
 from onnxfuse.regions.groups import Groups
 from onnxfuse.regions.partition import partition
 
-from .written import ops, scope
+from .written import calls, fused, ops, scope
 
 
 def pair(text: str) -> str:
@@ -166,3 +166,24 @@ def test_what_may_have_too_many_nodes_is_planned(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(legality, "NODES", 1)
     monkeypatch.setattr(legality, "refusal", lambda *given, **more: "too many")
     assert legality.obstacle(groups, first, last) == "too many"
+
+
+def narrowing(steps: int) -> str:
+    """Each step multiplies two Slices of what is before, whose bounds are constants of their own."""
+    bounds, nodes = ["int64[1] one = {1}"], []
+    for i in range(steps):
+        width = 2 * (steps - i) + 2
+        for name, bound in (("a", 0), ("b", width - 2), ("c", 2), ("d", width)):
+            bounds.append(f"int64[1] {name}{i} = {{{bound}}}")
+        nodes.append(f"p{i} = Slice(x{i}, a{i}, b{i}, one) q{i} = Slice(x{i}, c{i}, d{i}, one)")
+        nodes.append(f"x{i + 1} = Mul(p{i}, q{i})")
+    head = f"g (float[N,{2 * steps + 2}] x0) => (float[N,2] x{steps})"
+    return f"{head} <{', '.join(bounds)}> {{ {' '.join(nodes)} }}"
+
+
+def test_what_would_have_too_many_nodes_is_two() -> None:
+    """All of it would be no kernel: a body has views and constants besides."""
+    made = fused(narrowing(40))
+    assert calls(made.model) == ["Region", "Region"]
+    assert made.report.validation.verdict == "equal"
+    assert all(ops(group).count(" ") + 1 < legality.LARGEST for group in partition(scope(narrowing(40))))

@@ -52,7 +52,7 @@ def test_verdicts(found: Validation, text: str) -> None:
     [
         (Runs("1.20", "", False), "runs in onnxruntime 1.20 and later; older ones are not known"),
         (Runs("1.23", "opset 23", True), "runs in onnxruntime 1.23 and later: opset 23; needs local functions"),
-        (Runs(None, "Foo", False, ("my",)), "no onnxruntime that is known runs it: Foo; needs the ops of my"),
+        (Runs(None, "Foo", False, ("my",)), "no onnxruntime that is known runs it on a CPU: Foo; needs the ops of my"),
     ],
 )
 def test_runtimes(found: Runs, text: str) -> None:
@@ -70,6 +70,14 @@ def test_where_a_file_is_fast() -> None:
     own = phrases.advice(Report("m", target="ort", provider="cuda"))
     assert own.startswith("fast in onnxruntime on an NVIDIA GPU; elsewhere ask for --target ort (in onnxruntime on ")
     assert phrases.advice(Report("m")).count("--target") == 3
+
+
+def test_nothing_is_fast_where_it_does_not_run() -> None:
+    told = phrases.advice(Report("m", target="ort", runs=Runs(None, "MatMul of opset 17 in bfloat16", False)))
+    assert told == (
+        "ask for --target ort --provider cuda (in onnxruntime on an NVIDIA GPU), "
+        "--target onnx (in any runtime of standard ONNX)"
+    )
 
 
 def test_sizes_that_nobody_gave() -> None:

@@ -16,14 +16,15 @@ import numpy as np
 from tests.spellings.build import Array, Case, Choices, Graph, Spelling, covering
 
 CHOICES: Choices = {
-    "write": ("constants", "ranges", "axis by axis", "concat", "pad", "whole"),
+    "write": ("constants", "ranges", "axis by axis", "and back", "concat", "pad", "whole"),
     "view": ("none", "places"),
     "batch": ("static", "dynamic"),
     "scale": ("scores", "queries", "none"),
     "heads": ("axis", "folded"),
     "guard": ("none", "isnan"),
 }
-"""`whole`: there is no class token.  The view `places` is [.., rows, columns, rows, columns]."""
+"""`whole`: there is no class token.  `and back`: what was written axis by axis is read and written once more, as torch
+does behind every `+=` on a part.  The view `places` is [.., rows, columns, rows, columns]."""
 
 SLIPS = ("none", "read", "written", "exchanged", "factor")
 """What is wrong: the part that is read begins one too early, the part that is written does, rows and columns of it are
@@ -95,9 +96,12 @@ class _Relative:
             low = self._slice(scores, at, start, start + PLACES)
             low = self._joined(low, total, behind, start)
             return self._joined(scores, low, at, start)
-        if case.write == "axis by axis":
-            low = self._scattered(self._slice(scores, at, start, start + PLACES), total, behind, start)
-            return self._scattered(scores, low, at, start)
+        if case.write in ("axis by axis", "and back"):
+            written = self._part_scattered(scores, total, start)
+            if case.write == "axis by axis":
+                return written
+            part = self._slice(self._slice(written, at, start, start + PLACES), behind, start, start + PLACES)
+            return self._part_scattered(written, part, start)
         return g.ScatterND(scores, self._mesh(scores, total, start), total)
 
     def _added(self) -> str:
@@ -125,6 +129,12 @@ class _Relative:
         parts = [self._slice(x, axis, 0, start)] if start else []
         behind = [self._slice(x, axis, start + PLACES, self.tokens)] if start + PLACES < self.tokens else []
         return self.g.Concat(*parts, low, *behind, axis=axis)
+
+    def _part_scattered(self, scores: str, part: str, start: int) -> str:
+        """The scores with this part, written along their last axis and then along the one before."""
+        rank = len(self.lead) + 2
+        rows = self._slice(scores, rank - 2, start, start + PLACES)
+        return self._scattered(scores, self._scattered(rows, part, rank - 1, start), rank - 2, start)
 
     def _scattered(self, x: str, low: str, axis: int, start: int) -> str:
         """The same, written along the first axis."""

@@ -57,6 +57,39 @@ def test_columns_of_the_product_are_what_attention_takes(form: str, target: str)
     assert not {"Reshape", "Transpose", "Gather", "Squeeze"} & set(ops)
 
 
+def windows(form: str) -> onnx.ModelProto:
+    """The same in windows of four positions (Swin), which are counted with the batch."""
+    model = packed(form)
+    model.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("given", onnx.TensorProto.FLOAT, ["B", 4, 4, 16]))
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["W", 4, 16]))
+    for name, shape in (("five", (-1, 4, 3, 2, 8)), ("merged", (-1, 4, 16)), ("two", (0, 2, 2, 2, 2, 16))):
+        for old in [tensor for tensor in model.graph.initializer if tensor.name == name]:
+            model.graph.initializer.remove(old)
+        model.graph.initializer.append(numpy_helper.from_array(np.array(shape), name))
+    first = parser.parse_graph(
+        """g (float[B,4,4,16] given) => (float[W,4,16] rows) {
+        apart = Reshape (given, two)  sides = Transpose <perm = [0, 1, 3, 2, 4, 5]> (apart)
+        rows = Reshape (sides, merged) }"""
+    )
+    nodes = [*first.node, *model.graph.node]
+    nodes[3].input[0] = "rows"
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_columns_of_windows_are_what_attention_takes(form: str, target: str) -> None:
+    made = onnxfuse.optimize(windows(FORMS[form]), target=target, level=1)
+    assert made.report.validation.verdict == "equal"
+    ops = [node.op_type.partition("_")[0] for node in made.model.graph.node]
+    assert {"Split", "Attention"} <= set(ops) or {"Split", "MultiHeadAttention"} <= set(ops)
+    assert ops.count("Transpose") == 1
+    assert not {"Gather", "Slice"} & set(ops)
+
+
 def test_heads_that_nothing_moves_are_what_attention_takes() -> None:
     """Queries, keys and values are thirds already."""
     made = onnxfuse.optimize(packed(IN_PROJ), level=1)

@@ -53,6 +53,12 @@ def split_from(a: Shape | None, b: Shape, axis: int) -> tuple[int, int] | None:
     return None
 
 
+def kept_axis(a: Shape | None, b: Shape | None, axis: int) -> int | None:
+    """The axis of `a` that `axis` of `b` is, where a view neither merges nor splits it; None where it does."""
+    blocks = blocks_of(a, b) if a is not None and b is not None else None
+    return next((i0 for i0, i1, j0, j1 in blocks or () if (j0, j1, i1) == (axis, axis + 1, i0 + 1)), None)
+
+
 def refinement(a: Shape, b: Shape) -> Shape | None:
     """The coarsest shape of which two shapes of equal size both merge axes, or None where that is undecided."""
     rest_a, rest_b, result = [d for d in a if d != 1][::-1], [d for d in b if d != 1][::-1], list[Dim]()

@@ -1,9 +1,10 @@
 """Normal form of what is written into a part of a tensor: where that is the part and something more, a sum.
 
     ScatterND       x[..., 1:, 1:] += u, which exporters write as a ScatterND of x[..., 1:, 1:] + u by a mesh of runs,
-                    is x + Pad(u)
+                    is x + Pad(u); of x[..., 1:, 1:] alone, which torch writes back behind every such sum, x
     Concat          of the parts of x, some of them with something more, is x and these between zeros
     zeros           into which u is written or added, are Pad(u)
+    loops           what is written to all of an axis, part by part, is the Concat of the parts
 
 So decomposed relative positions, which vision transformers add to all scores but those of the class token, are a bias
 like any other, and the gradient of a part is one of the whole.  Only for indices that are runs (`gather.affine`), each
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from onnxfuse.model.dims import Dim, at_least, product
-from onnxfuse.terms.term import Term, Terms, same_shape
+from onnxfuse.terms.term import REAL, Term, Terms, same_shape
 
 from .gather import affine, runs
 from .ranges import every
@@ -35,7 +37,7 @@ from .views import expand, reshape, slice_axis, transpose
 def _scattered(a: Applied) -> Term | None:
     """Of a tensor and of what is written there, as they are, or as that was before it was transposed."""
     terms, (x, index, y) = a.terms, a.args
-    if not a.real or a.attrs.get("reduction", "none") != "none" or x.shape is None or y.shape is None:
+    if a.attrs.get("reduction", "none") != "none" or x.shape is None or y.shape is None:
         return None
     box = _box(index, x, y)
     if box is None:
@@ -49,6 +51,9 @@ def _scattered(a: Applied) -> Term | None:
     back = [order.index(axis) for axis in range(len(box))]
     total = _written(terms, transpose(terms, x, back), transpose(terms, y, back), [box[axis] for axis in back])
     return None if total is None else transpose(terms, total, order)
+
+
+law("ScatterND", "ScatterND(T(z), ((1,), (2,)), Slice(T(z), (1,), (3,), (0,))) = T(z)")(_scattered)
 
 
 def _box(index: Term, x: Term, y: Term) -> list[tuple[Dim, Dim]] | None:
@@ -123,6 +128,65 @@ def _every_other(a: Applied) -> Term | None:
     return scaled(terms, transpose(terms, reshape(terms, pairs, whole), order), factor)
 
 
+@law(
+    "ScatterND",
+    "ScatterND(ScatterND(a, ((0,),), Slice(x, (1,), (2,), (0,))), ((1,),), Slice(x, (0,), (1,), (0,)))"
+    " = Concat(Slice(x, (1,), (2,), (0,)), Slice(x, (0,), (1,), (0,)), axis=0)",
+)
+def _written_throughout(a: Applied) -> Term | None:
+    """Of what a loop writes part by part to all of an axis (a recurrence, RWKV): nothing is left of what it was written
+    into.  Asked where the first or the last part is written, or each of a long loop would look at all before."""
+    run = _Run.of(a.terms, *a.args) if a.attrs.get("reduction", "none") == "none" else None
+    if run is None or not isinstance(run.dim, int) or not (run.start == 0 or run.start + run.length == run.dim):
+        return None
+    found, below, left = {run.start: run}, a.args[0], run.dim - run.length
+    while left > 0:
+        former = _part_below(a.terms, below, run)
+        if former is None or former.axis != run.axis or any(former.meets(other) for other in found.values()):
+            return None
+        found[former.start], left, below = former, left - former.length, below.args[0]
+    return make(a.terms, "Concat", [found[start].part for start in sorted(found)], {"axis": run.axis})
+
+
+class _Run(NamedTuple):
+    """A part along one axis, of what has so many there."""
+
+    axis: int
+    start: int
+    length: int
+    dim: Dim
+    part: Term
+
+    @staticmethod
+    def of(terms: Terms, x: Term, index: Term, y: Term) -> _Run | None:
+        """What a ScatterND writes, if that is all of a run along an axis."""
+        box = _box(index, x, y)
+        if box is None or x.shape is None:
+            return None
+        parts = [(axis, *run) for axis, (run, d) in enumerate(zip(box, x.shape, strict=True)) if run != (0, d)]
+        axis, start, count = parts[0] if len(parts) == 1 else (0, 0, 0)
+        if not isinstance(start, int) or not isinstance(count, int) or not count:
+            return None
+        return _Run(axis, start, count, x.shape[axis], reshape(terms, y, tuple(n for _, n in box)))
+
+    def meets(self, other: _Run) -> bool:
+        return self.start < other.start + other.length and other.start < self.start + self.length
+
+
+def _part_below(terms: Terms, x: Term, run: _Run) -> _Run | None:
+    """What was written before, or is between zeros."""
+    if x.op == "ScatterND" and dict(x.attrs).get("reduction", "none") == "none":
+        return _Run.of(terms, *x.args)
+    pads = x.args[1].data if x.op == "Pad" and len(x.args) > 1 else None
+    if pads is None or x.shape is None or any(p != 0 for p in np.delete(pads, (run.axis, run.axis + len(x.shape)))):
+        return None
+    part, around = x.args[0], [pads[run.axis], pads[run.axis + len(x.shape)]]
+    count = part.shape[run.axis] if part.shape is not None else None
+    if not (isinstance(count, int) and count and all(isinstance(p, int | np.integer) and p >= 0 for p in around)):
+        return None
+    return _Run(run.axis, int(around[0]), count, run.dim, part)
+
+
 def _turned(x: Term) -> Term | None:
     """The Transpose that x, or what x is a slice of, is."""
     x, _ = hoisted(x)
@@ -132,12 +196,14 @@ def _turned(x: Term) -> Term | None:
 
 
 def _written(terms: Terms, x: Term, y: Term, box: Sequence[tuple[Dim, Dim]]) -> Term | None:
-    """x, in a box of which, (start, count) along each axis, is y instead: if y is what x has there and something more,
-    the sum of x and this."""
+    """x, in a box of which, (start, count) along each axis, is y instead: x if y is what x has there, and if it is that
+    and something more, the sum of x and this."""
     part = x
     for axis, (start, count) in enumerate(box):
         part = slice_axis(terms, part, axis, start, start + count)
-    more = _more(terms, part, y) if same_shape(part.shape, y.shape) else None
+    if part is y:
+        return x
+    more = _more(terms, part, y) if x.dtype in REAL and same_shape(part.shape, y.shape) else None
     if more is None or x.shape is None or y.shape is None:
         return None
     around = [(start, d - start - n) for (start, n), d in zip(box, x.shape, strict=True)]

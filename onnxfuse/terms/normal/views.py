@@ -24,7 +24,7 @@ from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
 from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
-from .axes import Block, blocks_of, merged_axes, refinement, split_from
+from .axes import Block, blocks_of, kept_axis, merged_axes, merged_rows, refinement, split_from
 from .table import Applied, fold, hoisted, law, make, scaled
 
 # ------------------------------------------------------------------------------------------------ constructors
@@ -77,11 +77,15 @@ def _of_one_number(terms: Terms, x: Term, shape: Shape) -> Term | None:
 def _of_blocks(terms: Terms, x: Term, shape: Shape) -> Term | None:
     """A Slice of blocks of an axis, seen as what the axis was split from: queries, keys and values of one product.
 
-    One position of an axis may have been moved as well, if nothing else was."""
+    One position of an axis may have been moved as well, if nothing else was; other axes may be merged then (Swin)."""
     y, axis, start, stop = x.args[0], x.attr("axis"), x.attr("start"), x.attr("stop")
     if len(x.args) > 1 or x.attr("step") != 1 or not all(isinstance(n, int) and n >= 0 for n in (start, stop)):
         return None
-    if y.op == "Transpose" and x.shape is not None and x.shape[axis] == 1:
+    single = (x.shape or ())[axis : axis + 1] == (1,)
+    if single and y.op == "Reshape" and len(y.args) == 1 and y.args[0].op == "Transpose":
+        under = kept_axis(y.args[0].shape, y.shape, axis)
+        y, axis = (y, axis) if under is None else (y.args[0], under)
+    if y.op == "Transpose" and single:
         perm, y, dims = y.attr("perm"), y.args[0], y.args[0].shape or ()
         axis = perm[axis]
         kept = [i for i in perm if i != axis and dims[i] != 1]
@@ -91,7 +95,9 @@ def _of_blocks(terms: Terms, x: Term, shape: Shape) -> Term | None:
         return None
     split = split_from(y.args[0].shape, y.shape, axis)
     part = None if split is None else slice_axis(terms, y.args[0], split[0], start * split[1], stop * split[1])
-    return part if part is not None and same_shape(part.shape, shape) else None
+    if part is None or part.shape is None or same_shape(part.shape, shape):
+        return part
+    return reshape(terms, part, shape) if merged_rows(part.shape, shape) else None
 
 
 def _merge_expand(terms: Terms, x: Term, shape: Shape) -> Term | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.model.dims import Shape, symbol
-from onnxfuse.terms.normal.axes import Block, blocks_of, merged_axes, refinement, split_from
+from onnxfuse.terms.normal.axes import Block, blocks_of, kept_axis, merged_axes, refinement, split_from
 
 b, s = symbol("b"), symbol("s")
 
@@ -27,6 +27,13 @@ def test_blocks_of_axes_hold_the_same_elements(one: Shape, other: Shape, blocks:
     assert blocks_of(one, other) == blocks
     for a0, a1, b0, b1 in blocks:
         assert refinement(one[a0:a1], other[b0:b1]) is not None or (one, other) == ((6, 4), (4, 6))
+
+
+def test_an_axis_is_kept_where_a_view_does_to_others_what_it_will() -> None:
+    one, other = (3, b, 4, s, 16), (3, b * 4, s, 4, 4)
+    assert [kept_axis(one, other, axis) for axis in range(5)] == [0, None, 3, None, None]
+    assert kept_axis(None, other, 0) is None
+    assert kept_axis((b, s), (s, b * 2), 0) is None
 
 
 def test_undecided_axes_have_no_blocks() -> None:

@@ -174,3 +174,38 @@ def test_runs_are_named_with_what_they_run_along(s: Space) -> None:
     assert runs(index(s, mesh(range(1, 3), range(4))), (5, 4, 7)) == [((1, 2), 5), ((0, 4), 4)]
     assert runs(index(s, mesh(range(3), range(4)).swapaxes(0, 1)), (5, 4)) is None
     assert runs(index(s, mesh(range(3))[:, [0, 0]]), (5, 4)) is None
+
+
+LOOPS: dict[str, tuple[list[tuple[int, int]], bool]] = {
+    "row by row": ([(0, 1), (1, 2), (2, 3), (3, 4)], True),
+    "from the last": ([(2, 4), (1, 2), (0, 1)], True),
+    "in another order": ([(1, 3), (3, 4), (0, 1)], True),
+    "one is missing": ([(0, 1), (2, 4)], False),
+    "one is written twice": ([(0, 2), (1, 4)], False),
+    "the last is no end": ([(0, 1), (2, 4), (1, 2)], False),
+}
+"""Runs of rows, from:to, one behind the other, and whether nothing else is left."""
+
+
+@pytest.mark.parametrize("case", LOOPS)
+@pytest.mark.parametrize("zeros", [False, True])
+def test_what_is_written_part_by_part_is_all_of_them(case: str, zeros: bool, s: Space) -> None:
+    bounds, fits = LOOPS[case]
+    found = s.terms.constant(np.zeros((2, 4, 3), np.float32), FLOAT) if zeros else s.input("x", 2, 4, 3)
+    parts = {}
+    for start, stop in bounds:
+        parts[start] = s.input(f"part{start}", 2, stop - start, 3)
+        found = s.op("ScatterND", found, index(s, mesh(range(2), range(start, stop))), parts[start])
+    if fits:
+        assert found is s.op("Concat", *(parts[start] for start in sorted(parts)), axis=1)
+    else:
+        assert found.op == "ScatterND"
+
+
+def test_parts_that_are_added_or_are_along_other_axes_are_not_all(s: Space) -> None:
+    x, rows, columns = s.input("x", 4, 6), s.input("rows", 2, 6), s.input("columns", 4, 3)
+    first = s.op("ScatterND", x, index(s, mesh(range(2))), rows)
+    assert s.op("ScatterND", first, index(s, mesh(range(2, 4))), rows, reduction="add").op == "ScatterND"
+    assert s.op("ScatterND", first, index(s, mesh(range(4), range(3, 6))), columns).op == "ScatterND"
+    none = s.op("ScatterND", x, s.terms.constant(np.zeros((0, 1), np.int64), INT64), s.input("none", 0, 6))
+    assert s.op("ScatterND", none, index(s, mesh(range(2, 4))), rows).op == "ScatterND"

@@ -124,6 +124,19 @@ def test_blocks_of_an_axis_are_a_slice_of_what_it_was_split_from(t: Space) -> No
     assert t.reshape(t.transpose(query, 0, 2, 1, 3), b, s, 16) is t.slice(x, 2, 16, 32)
 
 
+def test_blocks_are_seen_through_a_merge_of_other_axes(t: Space) -> None:
+    """Thirds of a product over windows, which are counted with the batch: columns of it; where heads are counted with
+    them, nothing is."""
+    x = t.input("x", b, 4, s, 48)
+    thirds = t.reshape(t.transpose(t.reshape(x, b, 4, s, 3, 2, 8), 3, 0, 1, 4, 2, 5), 3, b * 4, 2, s, 8)
+    query = t.reshape(t.slice(thirds, 0, 1, 2), b * 4, 2, s, 8)
+    assert query.op == "Reshape"
+    rows = t.reshape(t.transpose(query, 0, 2, 1, 3), b * 4, s, 16)
+    assert rows is t.reshape(t.slice(x, 3, 16, 32), b * 4, s, 16)
+    joined = t.slice(t.reshape(thirds, 3, b * 8, s, 8), 0, 1, 2)
+    assert t.reshape(joined, b * 8, s, 8).args[0] is joined
+
+
 def test_parts_of_blocks_are_no_blocks(t: Space) -> None:
     x = t.input("x", b, s, 48)
     heads = t.reshape(x, b, s, 3, 2, 8)

@@ -64,7 +64,7 @@ class Call:
             return None
         constant = self.operand(position).constant
         if constant is None:
-            raise KernelError(f"{self.op} by {name} that are computed at run time is no view")
+            raise KernelError(f"the {name} of {self.op} must be known before it runs")
         return [int(v) for v in constant.reshape(-1)]
 
     def axis(self, default: int, rank: int | None = None) -> int:
