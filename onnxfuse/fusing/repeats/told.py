@@ -17,7 +17,7 @@ from onnxfuse.model.graph import LAUNCHES_KEY, RULE_KEY
 from onnxfuse.model.walk import name_of
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting.module_paths import ModulePaths
-from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished, note_replaced
+from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, note_replaced
 from onnxfuse.rewriting.stack_traces import frames, place
 
 from .alike import DifferentError, Template, Written
@@ -25,6 +25,7 @@ from .few import Few
 from .moves import Moves
 from .notes import code_of, noted_of, said
 from .runs import HEAD, Run
+from .vanished import everywhere
 
 _KEPT, _NEEDED = "fusing saves nothing: ", " is needed elsewhere as well"
 
@@ -210,7 +211,7 @@ class Telling:
             sites=sites,
             near_misses=list(self._misses(made)),
             simplified=frozenset(self._simplified()),
-            vanished=list(self._vanished()),
+            vanished=list(everywhere(self.fused.vanished, self.moves)),
             lifted=None,
         )
 
@@ -358,18 +359,6 @@ class Telling:
                         yield "", SIMPLIFY, other.input[~weights[value][1]]
                     else:
                         yield "", SIMPLIFY, self._copied(value, run_of, blocks)
-
-    def _vanished(self) -> Iterator[Vanished]:
-        placed = [(one, self.moves.last_of(one.match.values)) for one in self.fused.vanished]
-        for run in self.few.runs:
-            self._spread(((one.match.rule.name, node) for one, node in placed), run)
-        for one, node in placed:
-            run_of = self.few.run_of(node)
-            yield one
-            if run_of is not None and run_of.block(node) == HEAD - 1:
-                for blocks in range(1, run_of.gap + 1):
-                    mover = self._mover(run_of, 0, blocks)
-                    yield replace(one, match=_moved(one.match, mover))
 
     def _node_of(self, value: str) -> int:
         return self.few.codes.place[self.moves.told(value)[0]][0]
