@@ -155,6 +155,21 @@ def masked() -> ModelProto:
     return chain(10, block, build=build)
 
 
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_blocks_that_alternate_by_what_they_read(target: str) -> None:
+    """One has a mask, the next another (Gemma 2): their ops are the same."""
+    build = Build()
+    masks = [build.input(name, ["batch", 1, "seq"]) for name in ("window", "full")]
+
+    def block(build: Build, x: str, number: int) -> str:
+        scope = f"/layer.{number}/attention"
+        attention = build.attention(build.norm(x, scope), scope, mask=masks[number % 2])
+        return build.node("Add", attention, x, scope=scope)
+
+    fused = both(chain(18, block, build=build), target, level=2)
+    assert runs(fused)
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_what_each_block_computes_of_the_start_belongs_to_the_first(level: int) -> None:
     fused = both(masked(), level=level)
