@@ -155,12 +155,12 @@ def fuse(
         fused = replace(fused, lifted=last) if last.model is fused.model else fused
         return fused, rooms
 
-    def with_regions(first: Lifted) -> tuple[Fused, list[Room]]:
-        """All passes and regions, and the room for constants that each had."""
-        done, rooms = passes(first)
+    def regions(first: Lifted, made: tuple[Fused, list[Room]]) -> tuple[Fused, list[Room]]:
+        """What passes have made, with regions, and the room for constants that all passes had."""
+        done, rooms = made
         wanted = catalogue.level >= REGIONS and catalogue.target.functions
         if not wanted and source.limit is None:
-            return done, rooms
+            return made
         # What brings the rooms of regions and kernels, which no other level asks for.
         from .recomputing import recomputing
         from .regional import regional
@@ -171,15 +171,15 @@ def fuse(
             rooms.extend(others)
             return after if after.lifted is not None else replace(after, lifted=read)
 
-        def regions(fused: Fused) -> Fused:
+        def found(fused: Fused) -> Fused:
             last = (lambda model: replace(fused, model=model, sites=[])) if source.limit is not None else more
             return regional(first, source.naming, fused, banned, last, why)
 
-        whole = recomputing(first, done, source.limit, source.naming, banned, regions if wanted else None)
+        whole = recomputing(first, done, source.limit, source.naming, banned, found if wanted else None)
         return whole, rooms
 
-    few = by_blocks(source, banned, with_regions) if source.limit is None else None
-    return few or with_regions(source.lifted)[0]
+    few = by_blocks(source, banned, passes, regions) if source.limit is None else None
+    return few or regions(source.lifted, passes(source.lifted))[0]
 
 
 def _fuse(

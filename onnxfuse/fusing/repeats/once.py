@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from onnx import NodeProto
 
 from onnxfuse.fusing.fused import Banned, Blocks, Fused
 from onnxfuse.fusing.source import Source
@@ -16,14 +20,20 @@ from .runs import HEAD, Run
 from .weights import Weights
 from .whole import whole
 
+Done: TypeAlias = tuple[Fused, list[Room]]
+"""What became of a model, and the room for constants that each pass had."""
 ATTEMPTS = 3
 """Times that few blocks are fused, each without the runs that turned out to be uneven before."""
 
 
-def once(source: Source, banned: Banned, passes: Callable[[Lifted], tuple[Fused, Sequence[Room]]]) -> Fused | None:
+def once(
+    source: Source, banned: Banned, passes: Callable[[Lifted], Done], regions: Callable[[Lifted, Done], Done]
+) -> Fused | None:
     """The model fused; None where all of it has to be worked on.
 
-    `passes` fuse what they are given, and tell the room that each had for constants."""
+    `passes` are those of the rules over what they are given, `regions` what is done with what they made of it.  Blocks
+    that are alike until then and no longer with regions (one of the first computes something for all) are written out
+    before these, and regions are found in the whole."""
     without = list(source.uneven)
     for _ in range(ATTEMPTS if source.repeats else 0):
         few = Few.of(source.model, banned, without)
@@ -33,21 +43,33 @@ def once(source: Source, banned: Banned, passes: Callable[[Lifted], tuple[Fused,
         families = Weights(few, source.base_dir).families
         try:
             lifted = Lifted.of(few.model, source.base_dir, source.catalogue, families)
-            fused, rooms = passes(lifted)
-            if not all(_enough(room, few) for room in rooms):
-                raise DifferentError("there may be no room for all constants")
-            if fused.unread:
-                raise DifferentError(f"the elements of {min(fused.unread)} are wanted, and are not there")
-            made, copies = whole(few, fused, source.naming, lifted.views[0])
+            done, rooms = passes(lifted)
+            before = replace(done, near_misses=[*done.near_misses], lifted=None), [*rooms]
+            try:
+                last, rooms = regions(lifted, (done, rooms))
+                made, copies = _whole(source, few, lifted, last, rooms)
+                made.blocks = Blocks(lifted, last, few.spread(), copies)
+                return made
+            except (DifferentError, UnevenError):
+                made, _ = _whole(source, few, lifted, *before)
+            return regions(source.lifted, (made, []))[0]
         except (DifferentError, UnevenError) as error:
             uneven = _uneven(error) or few.runs
             without += uneven
             if not banned:
                 source.uneven += uneven
-            continue
-        made.blocks = Blocks(lifted, fused, few.spread(), copies)
-        return made
     return None
+
+
+def _whole(
+    source: Source, few: Few, lifted: Lifted, fused: Fused, rooms: Sequence[Room]
+) -> tuple[Fused, list[list[NodeProto]]]:
+    """The whole model fused as few blocks were, see `whole`.  Raises DifferentError."""
+    if not all(_enough(room, few) for room in rooms):
+        raise DifferentError("there may be no room for all constants")
+    if fused.unread:
+        raise DifferentError(f"the elements of {min(fused.unread)} are wanted, and are not there")
+    return whole(few, fused, source.naming, lifted.views[0])
 
 
 def _enough(room: Room, few: Few) -> bool:
