@@ -34,7 +34,7 @@ def once(
     `passes` are those of the rules over what they are given, `regions` what is done with what they made of it.  Blocks
     that are alike until then and no longer with regions (one of the first computes something for all) are written out
     before these, and regions are found in the whole."""
-    without = list(source.uneven)
+    without = set(source.uneven)
     for _ in range(ATTEMPTS if source.repeats else 0):
         few = Few.of(source.model, banned, without)
         if few is None:
@@ -54,10 +54,10 @@ def once(
                 made, _ = _whole(source, few, lifted, *before)
             return regions(source.lifted, (made, []))[0]
         except (DifferentError, UnevenError) as error:
-            uneven = _uneven(error) or few.runs
-            without += uneven
+            uneven = {few.codes.order[n] for run in _uneven(error) or few.runs for n in range(run.start, run.stop)}
+            without |= uneven
             if not banned:
-                source.uneven += uneven
+                source.uneven |= uneven
     return None
 
 

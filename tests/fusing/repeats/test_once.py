@@ -177,6 +177,28 @@ def test_what_each_block_computes_of_the_start_belongs_to_the_first(level: int) 
     assert [node.op_type for node in fused.model.graph.node].count("Sub") <= 1
 
 
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_what_is_computed_for_each_block_before_all_of_them(target: str) -> None:
+    """Exporters write the sizes that a decoder's layers give the keys of an encoder where they are first known."""
+    build = Build()
+    source, y = build.input("source", ["batch", "from", WIDTH]), build.input("target", ["batch", "seq", WIDTH])
+    heads, sizes = build.constant("heads", np.array([2, WIDTH // 2])), list[str]()
+    start, end = (build.constant(f"from {n}", np.array([n])) for n in (0, 2))
+    for number in range(12):
+        rows = build.node("Slice", build.node("Shape", source), start, end, scope=f"/decoder.{number}/keys")
+        sizes.append(build.node("Concat", rows, heads, axis=0, scope=f"/decoder.{number}/keys"))
+    for number in range(12):
+        scope = f"/decoder.{number}"
+        key, query = (build.linear(each, scope) for each in (source, build.norm(y, scope)))
+        split = build.node("Transpose", build.node("Reshape", key, sizes[number], scope=scope), perm=[0, 2, 3, 1])
+        own = build.node("Reshape", query, build.constant("own", np.array([0, 0, 2, WIDTH // 2])), scope=scope)
+        scores = build.node("MatMul", build.node("Transpose", own, perm=[0, 2, 1, 3], scope=scope), split, scope=scope)
+        shares = build.node("ReduceMean", build.node("Softmax", scores, axis=-1, scope=scope), axes=[1, 3], scope=scope)
+        y = build.node("Add", build.node("Mul", query, shares, scope=scope), y, scope=scope)
+    build.output(y)
+    assert runs(both(build.model(), target, level=2))
+
+
 def two_runs() -> ModelProto:
     """An encoder and a decoder that reads what it gives."""
     build = Build()
