@@ -135,12 +135,17 @@ def fuse(
     if not isinstance(source, Source):
         source = Source(straightened(source, base_dir), base_dir, catalogue)
 
-    def passes(first: Lifted) -> tuple[Fused, list[Room]]:
-        """All passes over a model, and the room for constants that each had."""
+    wanted = catalogue.level >= REGIONS and catalogue.target.functions
+
+    def passes(first: Lifted, look: Callable[[ModelProto], None] | None = None) -> tuple[Fused, list[Room]]:
+        """All passes over a model, and the room for constants that each had; a `look` is taken at what the first has
+        made."""
         last, rooms = first, list[Room]()
 
         def once(model: ModelProto) -> Fused:
             nonlocal last
+            if look is not None and len(rooms) == 1:
+                look(model)
             last = lifted = first if model is first.model else first.again(model)
             try:
                 rooms.append(Room.of(model, first, catalogue.growth))
@@ -158,7 +163,6 @@ def fuse(
     def regions(first: Lifted, made: tuple[Fused, list[Room]]) -> tuple[Fused, list[Room]]:
         """What passes have made, with regions, and the room for constants that all passes had."""
         done, rooms = made
-        wanted = catalogue.level >= REGIONS and catalogue.target.functions
         if not wanted and source.limit is None:
             return made
         # What brings the rooms of regions and kernels, which no other level asks for.
@@ -178,7 +182,7 @@ def fuse(
         whole = recomputing(first, done, source.limit, source.naming, banned, found if wanted else None)
         return whole, rooms
 
-    few = by_blocks(source, banned, passes, regions) if source.limit is None else None
+    few = by_blocks(source, banned, passes, regions if wanted else None) if source.limit is None else None
     return few or regions(source.lifted, passes(source.lifted))[0]
 
 

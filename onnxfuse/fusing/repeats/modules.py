@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from onnxfuse.rewriting.module_paths import ModulePaths
 
 from .few import Few
+from .runs import HEAD, TAIL
 
 
 class Modules:
@@ -25,14 +26,27 @@ class Modules:
             depth = self._depth(one, module)
             if depth is not None:
                 return self._above(other, depth)
-        node, shift = before[-1], after[-1] - before[-1]
+        place, run = self.place(module, before[-1]), self.few.run_of(after[-1])
+        if isinstance(place, str) or run is None:
+            return module
+        step, offset, depth = place
+        other = run.start + ((after[-1] - run.start) // run.period + step) * run.period + offset
+        return self._above(other, depth) if other in run else module
+
+    def place(self, module: str, node: int) -> tuple[int, int, int] | str:
+        """Where a module is told from a node of a block: whether by this block or by the one before or behind, of those
+        that are worked on, by which of its nodes, and how many steps of its path lead there.  The module itself where
+        there is none."""
         run = self.few.run_of(node)
-        if run is not None and node + shift in run:
-            first = node - (node - run.start) % run.period
-            for other in range(first, first + run.period):
-                depth = self._depth(other, module)
+        if run is None or not module:
+            return module
+        blocks = [(step, run.block(node) + step) for step in (0, -1, 1)]
+        for step, block in blocks:
+            first = run.start + run.of_whole(block) * run.period
+            for offset in range(run.period) if 0 <= block < HEAD + TAIL else ():
+                depth = self._depth(first + offset, module)
                 if depth is not None:
-                    return self._above(other + shift, depth)
+                    return step, offset, depth
         return module
 
     def _above(self, node: int, depth: int) -> str:

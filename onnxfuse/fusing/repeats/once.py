@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
-from onnx import NodeProto
+from onnx import ModelProto
 
 from onnxfuse.fusing.fused import Banned, Blocks, Fused
+from onnxfuse.fusing.naming import Naming
 from onnxfuse.fusing.source import Source
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.rewriting.stored import Room
-from onnxfuse.terms.blockwise import UnevenError
+from onnxfuse.terms.blockwise import Families, UnevenError
 
 from .alike import DifferentError
 from .few import Few
 from .runs import HEAD, Run
 from .weights import Weights
-from .whole import whole
+from .whole import alike, whole
 
 Done: TypeAlias = tuple[Fused, list[Room]]
 """What became of a model, and the room for constants that each pass had."""
@@ -27,13 +30,17 @@ ATTEMPTS = 3
 
 
 def once(
-    source: Source, banned: Banned, passes: Callable[[Lifted], Done], regions: Callable[[Lifted, Done], Done]
+    source: Source,
+    banned: Banned,
+    passes: Callable[[Lifted, Callable[[ModelProto], None]], Done],
+    regions: Callable[[Lifted, Done], Done] | None,
 ) -> Fused | None:
     """The model fused; None where all of it has to be worked on.
 
-    `passes` are those of the rules over what they are given, `regions` what is done with what they made of it.  Blocks
-    that are alike until then and no longer with regions (one of the first computes something for all) are written out
-    before these, and regions are found in the whole."""
+    `passes` are those of the rules over what they are given, and take a look at what the first of them has made: blocks
+    that are not alike by then are given up, for no model is known in which later ones make them so.  `regions` are what
+    is done with what passes made of it.  Blocks that are alike before these and not with them (one of the first
+    computes something for all) are written out before, and regions are found in the whole."""
     without = set(source.uneven)
     for _ in range(ATTEMPTS if source.repeats else 0):
         few = Few.of(source.model, banned, without)
@@ -43,33 +50,45 @@ def once(
         families = Weights(few, source.base_dir).families
         try:
             lifted = Lifted.of(few.model, source.base_dir, source.catalogue, families)
-            done, rooms = passes(lifted)
+            done, rooms = passes(lifted, partial(_look, few, source.naming, families))
+            if regions is None:
+                return _by_blocks(source, few, lifted, done, rooms)
             before = replace(done, near_misses=[*done.near_misses], lifted=None), [*rooms]
-            try:
-                last, rooms = regions(lifted, (done, rooms))
-                made, copies = _whole(source, few, lifted, last, rooms)
-                made.blocks = Blocks(lifted, last, few.spread(), copies)
-                return made
-            except (DifferentError, UnevenError):
-                made, _ = _whole(source, few, lifted, *before)
-            return regions(source.lifted, (made, []))[0]
+            with suppress(DifferentError, UnevenError):
+                _look(few, source.naming, families, done.model, siblings=True)
+                return _by_blocks(source, few, lifted, *regions(lifted, (done, rooms)))
+            made = _by_blocks(source, few, lifted, *before)
+            return regions(source.lifted, (replace(made, blocks=None), []))[0]
         except (DifferentError, UnevenError) as error:
-            uneven = {few.codes.order[n] for run in _uneven(error) or few.runs for n in range(run.start, run.stop)}
+            runs = _uneven(error) or few.runs
+            uneven = {few.codes.order[node] for run in runs for node in range(run.start, run.stop)}
             without |= uneven
             if not banned:
                 source.uneven |= uneven
+            if {*few.runs} <= {*runs}:
+                return None  # there were no others beside these
     return None
 
 
-def _whole(
-    source: Source, few: Few, lifted: Lifted, fused: Fused, rooms: Sequence[Room]
-) -> tuple[Fused, list[list[NodeProto]]]:
+def _look(few: Few, naming: Naming, families: Families, model: ModelProto, siblings: bool = False) -> None:
+    """Raises DifferentError where few blocks, fused so far, are not alike.
+
+    With `siblings` those are not, either, of which each computes something of what there is before all of them and of
+    weights: one region does so for all."""
+    written, templates = alike(few, model, naming, families)
+    if siblings and any(written.siblings(template) for template in templates):
+        raise DifferentError("one region computes something for all blocks")
+
+
+def _by_blocks(source: Source, few: Few, lifted: Lifted, fused: Fused, rooms: Sequence[Room]) -> Fused:
     """The whole model fused as few blocks were, see `whole`.  Raises DifferentError."""
     if not all(_enough(room, few) for room in rooms):
         raise DifferentError("there may be no room for all constants")
     if fused.unread:
         raise DifferentError(f"the elements of {min(fused.unread)} are wanted, and are not there")
-    return whole(few, fused, source.naming, lifted.views[0])
+    made, copies = whole(few, fused, source.naming, lifted.views[0])
+    made.blocks = Blocks(lifted, fused, few.spread(), copies)
+    return made
 
 
 def _enough(room: Room, few: Few) -> bool:

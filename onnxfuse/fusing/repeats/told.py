@@ -279,7 +279,10 @@ class Telling:
     def _misses(self, made: Mapping[tuple[int, int], NodeProto]) -> Iterator[NearMiss]:
         known = [(miss, self._nearest(miss.node)) for miss in self.fused.near_misses]
         for run in self.few.runs:
-            self._spread((((m.rule, m.source, m.launches_saved, self._reason(m, n, run)), n) for m, n in known), run)
+            values = (
+                (m.rule, m.source, m.launches_saved, self._reason(m, n, run), self._scope(m, n)) for m, n in known
+            )
+            self._spread(zip(values, (node for _, node in known), strict=True), run)
         for miss, node in known:
             own = self.few.run_of(node)
             yield self._miss(miss, node, own, None)
@@ -313,13 +316,17 @@ class Telling:
                 name = self._copied(kept, run, blocks)
             miss = replace(miss, reason=f"{_KEPT}{name}{_NEEDED}")
         if blocks is None:
-            return miss
+            return replace(miss, scope=self._modules.of(miss.scope, [node], [node])) if miss.node in self._new else miss
         return replace(
             miss,
             node=name_of(source),
             scope=self._modules.paths.of([source]),
             code=place(frames(source)),
         )
+
+    def _scope(self, miss: NearMiss, node: int) -> object:
+        """Where the module of a near miss is told, of one that is not told by the node itself."""
+        return self._modules.place(miss.scope, node) if miss.node in self._new else None
 
     def _reason(self, miss: NearMiss, node: int, run: Run) -> object:
         """A reason, with no names of values."""
