@@ -68,7 +68,6 @@ class Written:
         Raises DifferentError where one of these is there twice."""
         nodes = list(graph.node)
         self.few, self.nodes, self.place = few, nodes, few.codes.place
-        self.stored = {tensor.name for tensor in graph.initializer}
         self.constants: dict[str, Blockwise] = {}
         """New initializers of which each block has its own."""
         self.types: dict[Family, int] = {}
@@ -128,15 +127,6 @@ class Written:
             same.update(ref.name for ref in read if ref.name)
             refs.append((read, given))
         return Template(run, two, three, refs, frozenset(same))
-
-    def siblings(self, template: Template) -> bool:
-        """Does a node of each block compute something of what is there before all of them and of weights of its own?"""
-        for read, _ in template.refs:
-            common = any(ref.name and ref.name not in self.stored for ref in read)
-            made = any(ref.slot is not None or (ref.place is not None and ref.place[1] >= 0) for ref in read)
-            if common and not made and any(ref.own or ref.place for ref in read):
-                return True
-        return False
 
     def _cuts(self, run: Run) -> tuple[int, int, int]:
         """Where a certain node of each of the three blocks stands."""

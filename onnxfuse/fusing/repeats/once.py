@@ -55,7 +55,6 @@ def once(
                 return _by_blocks(source, few, lifted, done, rooms)
             before = replace(done, near_misses=[*done.near_misses], lifted=None), [*rooms]
             with suppress(DifferentError, UnevenError):
-                _look(few, source.naming, families, done.model, siblings=True)
                 return _by_blocks(source, few, lifted, *regions(lifted, (done, rooms)))
             made = _by_blocks(source, few, lifted, *before)
             return regions(source.lifted, (replace(made, blocks=None), []))[0]
@@ -70,14 +69,9 @@ def once(
     return None
 
 
-def _look(few: Few, naming: Naming, families: Families, model: ModelProto, siblings: bool = False) -> None:
-    """Raises DifferentError where few blocks, fused so far, are not alike.
-
-    With `siblings` those are not, either, of which each computes something of what there is before all of them and of
-    weights: one region does so for all."""
-    written, templates = alike(few, model, naming, families)
-    if siblings and any(written.siblings(template) for template in templates):
-        raise DifferentError("one region computes something for all blocks")
+def _look(few: Few, naming: Naming, families: Families, model: ModelProto) -> None:
+    """Raises DifferentError where few blocks, fused so far, are not alike."""
+    alike(few, model, naming, families)
 
 
 def _by_blocks(source: Source, few: Few, lifted: Lifted, fused: Fused, rooms: Sequence[Room]) -> Fused:
