@@ -147,14 +147,7 @@ def fuse(
             if look is not None and len(rooms) == 1:
                 look(model)
             last = lifted = first if model is first.model else first.again(model)
-            try:
-                rooms.append(Room.of(model, first, catalogue.growth))
-                return _fuse(lifted, catalogue, banned, why, progress, raising, rooms[-1], source.naming)
-            except UnrealisableError:
-                # Only a fused op with several outputs can make nodes wait for each other: do without those.
-                single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
-                rooms.append(Room.of(model, first, catalogue.growth))
-                return _fuse(lifted, single, banned, why, progress, raising, rooms[-1], source.naming)
+            return _once(lifted, first, catalogue, rooms, banned, why, progress, raising, source.naming)
 
         fused = settle(first.model, once, source.naming)
         fused = replace(fused, lifted=last) if last.model is fused.model else fused
@@ -184,6 +177,27 @@ def fuse(
 
     few = by_blocks(source, banned, passes, regions if wanted else None) if source.limit is None else None
     return few or regions(source.lifted, passes(source.lifted))[0]
+
+
+def _once(
+    lifted: Lifted,
+    first: Lifted,
+    catalogue: Catalogue,
+    rooms: list[Room],
+    banned: Banned,
+    why: str | None,
+    progress: Progress | None,
+    raising: bool,
+    naming: Naming,
+) -> Fused:
+    """One pass; only a fused op with several outputs can make nodes wait for each other: where one does, without."""
+    try:
+        rooms.append(Room.of(lifted.model, first, catalogue.growth))
+        return _fuse(lifted, catalogue, banned, why, progress, raising, rooms[-1], naming)
+    except UnrealisableError:
+        single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
+        rooms.append(Room.of(lifted.model, first, catalogue.growth))
+        return _fuse(lifted, single, banned, why, progress, raising, rooms[-1], naming)
 
 
 def _fuse(
