@@ -135,32 +135,29 @@ def fuse(
     if not isinstance(source, Source):
         source = Source(straightened(source, base_dir), base_dir, catalogue)
 
-    def passes(first: Lifted) -> tuple[Fused, list[Room]]:
-        """All passes over a model, and the room for constants that each had."""
+    wanted = catalogue.level >= REGIONS and catalogue.target.functions
+
+    def passes(first: Lifted, look: Callable[[ModelProto], None] | None = None) -> tuple[Fused, list[Room]]:
+        """All passes over a model, and the room for constants that each had; a `look` is taken at what the first has
+        made."""
         last, rooms = first, list[Room]()
 
         def once(model: ModelProto) -> Fused:
             nonlocal last
+            if look is not None and len(rooms) == 1:
+                look(model)
             last = lifted = first if model is first.model else first.again(model)
-            try:
-                rooms.append(Room.of(model, first, catalogue.growth))
-                return _fuse(lifted, catalogue, banned, why, progress, raising, rooms[-1], source.naming)
-            except UnrealisableError:
-                # Only a fused op with several outputs can make nodes wait for each other: do without those.
-                single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
-                rooms.append(Room.of(model, first, catalogue.growth))
-                return _fuse(lifted, single, banned, why, progress, raising, rooms[-1], source.naming)
+            return _once(lifted, first, catalogue, rooms, banned, why, progress, raising, source.naming)
 
         fused = settle(first.model, once, source.naming)
         fused = replace(fused, lifted=last) if last.model is fused.model else fused
         return fused, rooms
 
-    def with_regions(first: Lifted) -> tuple[Fused, list[Room]]:
-        """All passes and regions, and the room for constants that each had."""
-        done, rooms = passes(first)
-        wanted = catalogue.level >= REGIONS and catalogue.target.functions
+    def regions(first: Lifted, made: tuple[Fused, list[Room]]) -> tuple[Fused, list[Room]]:
+        """What passes have made, with regions, and the room for constants that all passes had."""
+        done, rooms = made
         if not wanted and source.limit is None:
-            return done, rooms
+            return made
         # What brings the rooms of regions and kernels, which no other level asks for.
         from .recomputing import recomputing
         from .regional import regional
@@ -171,15 +168,36 @@ def fuse(
             rooms.extend(others)
             return after if after.lifted is not None else replace(after, lifted=read)
 
-        def regions(fused: Fused) -> Fused:
+        def found(fused: Fused) -> Fused:
             last = (lambda model: replace(fused, model=model, sites=[])) if source.limit is not None else more
             return regional(first, source.naming, fused, banned, last, why)
 
-        whole = recomputing(first, done, source.limit, source.naming, banned, regions if wanted else None)
+        whole = recomputing(first, done, source.limit, source.naming, banned, found if wanted else None)
         return whole, rooms
 
-    few = by_blocks(source, banned, with_regions) if source.limit is None else None
-    return few or with_regions(source.lifted)[0]
+    few = by_blocks(source, banned, passes, regions if wanted else None) if source.limit is None else None
+    return few or regions(source.lifted, passes(source.lifted))[0]
+
+
+def _once(
+    lifted: Lifted,
+    first: Lifted,
+    catalogue: Catalogue,
+    rooms: list[Room],
+    banned: Banned,
+    why: str | None,
+    progress: Progress | None,
+    raising: bool,
+    naming: Naming,
+) -> Fused:
+    """One pass; only a fused op with several outputs can make nodes wait for each other: where one does, without."""
+    try:
+        rooms.append(Room.of(lifted.model, first, catalogue.growth))
+        return _fuse(lifted, catalogue, banned, why, progress, raising, rooms[-1], naming)
+    except UnrealisableError:
+        single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
+        rooms.append(Room.of(lifted.model, first, catalogue.growth))
+        return _fuse(lifted, single, banned, why, progress, raising, rooms[-1], naming)
 
 
 def _fuse(

@@ -14,7 +14,6 @@ from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.training.recompute import Limit
 
 from .naming import Naming
-from .repeats.runs import Run
 
 
 def repeats_wanted() -> bool:
@@ -33,8 +32,8 @@ class Source:
     catalogue: Catalogue | None = None
     repeats: bool = field(default_factory=repeats_wanted)
     """Are repeated blocks to be fused once?"""
-    uneven: list[Run] = field(default_factory=list)
-    """Runs whose blocks turned out to be treated differently."""
+    uneven: set[int] = field(default_factory=set)
+    """The nodes of runs whose blocks turned out to be treated differently."""
     limit: Limit | None = None
     """How many bytes a training step may keep between forward and backward."""
 

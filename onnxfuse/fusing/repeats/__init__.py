@@ -30,7 +30,7 @@ the blocks between.  What is decided for the whole model at once is made a matte
     bans             which rules are banned at a value is in the code: a run ends at the one block they concern
 
 Everything else is compared: nodes with their attributes and what they read, initializers, declarations, the nodes that
-each fused one stands for, near misses, what vanished and what was simplified.  Where anything differs, the run is fused
-as a whole, block by block (`DifferentError`).  What is not handled at all: models with bodies of control flow or local
-functions, sparse tensors, annotations of quantization.
+each fused one stands for, near misses, what was simplified, and what vanished (`vanished`).  Where anything differs,
+the run is fused as a whole, block by block (`DifferentError`).  What is not handled at all: models with bodies of
+control flow or local functions, sparse tensors, annotations of quantization.
 """

@@ -31,9 +31,14 @@ ATTEMPTS = 8
 class Codes:
     """The nodes of a main graph by what they are and what they read."""
 
-    def __init__(self, graph: GraphProto, banned: Mapping[str, frozenset[str]]) -> None:
+    def __init__(
+        self, graph: GraphProto, banned: Mapping[str, frozenset[str]], order: Sequence[int] | None = None
+    ) -> None:
+        """`order` says where in the file each node stands; it is the file's if it is not given."""
         self.graph, self.banned = graph, banned
-        self.nodes: list[NodeProto] = list(graph.node)
+        self.order = range(len(graph.node)) if order is None else order
+        listed = list(graph.node)
+        self.nodes: list[NodeProto] = listed if order is None else [listed[at] for at in order]
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
         self.inputs = {info.name: info for info in graph.input}
         self.place: dict[str, Place] = {}
@@ -47,6 +52,8 @@ class Codes:
         self.apart: set[str] = set()
         """Small initializers that equal nothing else, told by name."""
         self.types = {info.name: info.type for info in (*graph.value_info, *graph.output, *graph.input)}
+        self.periods: list[tuple[int, list[range]]] = []
+        """Where ops come again, see `periods`."""
         self._dims: list[list[SymbolPlace]] = []
         self._leaves: dict[str, object] = {}
         self._codes: list[int] = []
@@ -163,15 +170,17 @@ class Codes:
                 return None
         return first
 
-    def runs(self, without: Iterable[Run]) -> list[Run]:
-        """The runs of which blocks can be left out, but for those that are not wanted."""
-        found = periods([node.op_type for node in self.nodes])
-        if not found:
+    def runs(self, without: Collection[int] = ()) -> list[Run]:
+        """The runs of which blocks can be left out, with none of the nodes that stand in the file where `without` says.
+
+        What nodes are is not read where nothing repeats."""
+        self.periods = periods([node.op_type for node in self.nodes])
+        if not self.periods:
             return []
         self.read()
-        self._alone.update(node for run in without for node in range(run.start, run.stop))
+        self._alone |= {node for node, at in enumerate(self.order) if at in without}
         for _ in range(ATTEMPTS):
-            chosen = runs(found, self.matches)
+            chosen = runs(self.periods, self.matches)
             ends = {*self._read_from_outside(chosen), *(node for run in chosen for node in self._disordered(run))}
             if not ends:
                 return chosen

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxfuse.fusing.fused import EVERY, Banned
 from onnxfuse.model.graph import DOMAIN
@@ -14,8 +14,11 @@ from onnxfuse.model.protobuf import part
 from onnxfuse.terms.term import SMALL
 
 from .codes import Codes, has_bodies
+from .late import late
 from .runs import HEAD, Run
 
+FEW = 3
+"""Where less than one of so many nodes is left out, blocks are looked for in another order."""
 WORTH = 8
 """One of so many nodes has to be left out, else the search for what repeats takes more than it saves."""
 
@@ -32,8 +35,8 @@ class Few:
     runs: list[Run]
 
     @staticmethod
-    def of(source: ModelProto, banned: Banned, without: Iterable[Run] = ()) -> Few | None:
-        """The model with few blocks; None where it has no runs.  Those `without` which is to be done are left whole."""
+    def of(source: ModelProto, banned: Banned, without: Collection[int] = ()) -> Few | None:
+        """The model with few blocks; None where it has no runs.  Nodes `without` which is to be done are in none."""
         graph = source.graph
         if any(f.domain != DOMAIN for f in source.functions) or source.training_info:
             return None
@@ -42,9 +45,8 @@ class Few:
         bans: dict[str, frozenset[str]] = {}
         for _, rule, value in banned:
             bans[value] = bans.get(value, frozenset()) | {rule}
-        codes = Codes(graph, bans)
-        runs = codes.runs(without)
-        gone = sum(len(run.left_out) for run in runs)
+        codes, runs = _found(graph, bans, without)
+        gone = _gone(runs)
         if not runs or gone * WORTH < len(codes.nodes) or has_bodies(codes.nodes):
             return None
         if not bans.keys() <= codes.place.keys():
@@ -58,15 +60,35 @@ class Few:
     def spread(self) -> list[list[NodeProto]]:
         """The nodes of the whole that each node of the few stands for."""
         nodes = self.codes.nodes
-        gone = {node for run in self.runs for node in run.left_out}
         found = []
-        for index in range(len(nodes)):
-            if index in gone:
-                continue
+        for index in _listed(self.codes, self.runs):
             run = self.run_of(index)
             again = run.gap + 1 if run is not None and run.block(index) == HEAD - 1 else 1
             found.append([nodes[index + block * (run.period if run else 0)] for block in range(again)])
         return found
+
+
+def _found(graph: GraphProto, bans: Mapping[str, frozenset[str]], without: Collection[int]) -> tuple[Codes, list[Run]]:
+    """The nodes in the order in which blocks are found, and their runs: that of the file, unless another leaves out
+    more."""
+    codes = Codes(graph, bans)
+    runs = codes.runs(without)
+    if not codes.periods or _gone(runs) * FEW > len(codes.nodes):
+        return codes, runs
+    others = Codes(graph, bans, late(codes.nodes, codes.periods[0][0]))
+    found = others.runs(without)
+    return (others, found) if _gone(found) > _gone(runs) else (codes, runs)
+
+
+def _gone(runs: Iterable[Run]) -> int:
+    """How many nodes are left out."""
+    return sum(len(run.left_out) for run in runs)
+
+
+def _listed(codes: Codes, runs: Iterable[Run]) -> list[int]:
+    """The nodes that are worked on, in the order of the file."""
+    gone = {node for run in runs for node in run.left_out}
+    return sorted((node for node in range(len(codes.nodes)) if node not in gone), key=codes.order.__getitem__)
 
 
 def _without_blocks(source: ModelProto, codes: Codes, runs: list[Run]) -> ModelProto:
@@ -109,10 +131,8 @@ def _declared(info: ValueInfoProto, codes: Codes, runs: list[Run]) -> ValueInfoP
 def _kept(codes: Codes, runs: list[Run], gone: set[int]) -> Iterator[NodeProto]:
     """The nodes that are worked on; those behind a gap read what lies before it."""
     behind = {node: run for run in runs for node in range(run.left_out.stop, run.stop)}
-    for index, node in enumerate(codes.nodes):
-        if index in gone:
-            continue
-        run = behind.get(index)
+    for index in _listed(codes, runs):
+        node, run = codes.nodes[index], behind.get(index)
         if run is not None and any(edge is not None and edge[0] in gone for edge in codes.edges[index]):
             copy = NodeProto()
             copy.CopyFrom(node)

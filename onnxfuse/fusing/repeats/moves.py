@@ -6,7 +6,7 @@ block so many after the last one before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from onnx import NodeProto
@@ -108,16 +108,6 @@ class Moves:
                 nodes = (run.start + block * run.period + offset for block in range(first + blocks, run.count))
                 result |= {self.codes.shifted((node, slot), run, 0) + added for node in nodes}
         return result
-
-    def last_of(self, values: Collection[str]) -> int:
-        """The last node that computes one of the values that name a match; -1 for none.
-
-        Raises DifferentError where they are those of all blocks from one to the last: what left no node is then not
-        told to be of one block."""
-        for (run, *_), few in self._by_offset(values).items():
-            if min(few) < HEAD and HEAD + TAIL - 1 in few:
-                raise DifferentError("what left no node is named by the values of several blocks", run)
-        return max((self.codes.place[self.told(name)[0]][0] for name in values), default=-1)
 
     def _by_offset(self, values: Iterable[str]) -> dict[tuple[Run, int, int, str], set[int]]:
         """Which blocks values are of, by where in them and by what is added to a name."""

@@ -18,6 +18,8 @@ WINDOW = 8
 """Ops in a row that tell a place in a block from others."""
 CANDIDATES = 16
 """Periods that are looked at."""
+MULTIPLES = 8
+"""Of a period, so many: layers of the same ops alternate by what these read (one with a window, five without)."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,26 @@ def runs(found: Sequence[tuple[int, list[range]]], matches: Callable[[int, int],
 
     `matches(i, period)` says from which node on a run must begin for node i + period to be node i again; None if it is
     not."""
-    candidates = [run for period, places in found for place in places for run in _within(place, period, matches)]
+    candidates = [run for period, places in found for place in places for run in _of_place(place, period, matches)]
     chosen: list[Run] = []
     while candidates:
         best = max(candidates, key=lambda run: (run.gap * run.period, -run.period, -run.start))
         chosen.append(best)
         candidates = [rest for run in candidates for rest in _beside(run, best)]
     return sorted(chosen, key=lambda run: run.start)
+
+
+def _of_place(place: range, period: int, matches: Callable[[int, int], int | None]) -> Iterator[Run]:
+    """The runs of a stretch in which the ops are the same one period on: blocks of one, or of the fewest that leave out
+    half of it."""
+    for times in range(1, MULTIPLES + 1):
+        inner = range(place.start, place.stop - (times - 1) * period)
+        if len(inner) < (LEAST - 1) * times * period:
+            return
+        found = list(_within(inner, times * period, matches))
+        yield from found
+        if 2 * sum(len(run.left_out) for run in found) >= len(place):
+            return
 
 
 def _within(place: range, period: int, matches: Callable[[int, int], int | None]) -> Iterator[Run]:

@@ -16,15 +16,16 @@ from onnxfuse.matching.match import Match
 from onnxfuse.model.graph import LAUNCHES_KEY, RULE_KEY
 from onnxfuse.model.walk import name_of
 from onnxfuse.reporting.records import NearMiss
-from onnxfuse.rewriting.module_paths import ModulePaths
-from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished, note_replaced
+from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, note_replaced
 from onnxfuse.rewriting.stack_traces import frames, place
 
 from .alike import DifferentError, Template, Written
 from .few import Few
+from .modules import Modules
 from .moves import Moves
 from .notes import code_of, noted_of, said
 from .runs import HEAD, Run
+from .vanished import everywhere
 
 _KEPT, _NEEDED = "fusing saves nothing: ", " is needed elsewhere as well"
 
@@ -75,9 +76,10 @@ class Telling:
         self._written = written.nodes
         self._new = {node.name: at for at, node in enumerate(written.nodes) if written.own(node) is None}
         """Where each node was written that is none of the original's."""
-        self._paths = ModulePaths(self.nodes)
+        self._modules = Modules(few)
         self._indices = {at: [moves.index(name) for name in site.replaced] for at, site in self.sites.items()}
-        self._depths: dict[tuple[int, str], int | None] = {}
+        self._like: dict[int, list[int]] = {}
+        """Of a site in the block before one to be copied, the nodes that it would stand for if it were like that."""
         self._targets: dict[tuple[int, int], _Target] = {}
         for template in templates:
             self._check(template)
@@ -93,11 +95,11 @@ class Telling:
             rules = {tuple(match.rule.name for match in site.matches) for site in sites}
             if len(sites) < len(row) or len(rules) > 1:
                 raise DifferentError(f"{sites[0].node.name} was made by other rules than others", run)
-            for site, number, other, behind in zip(
-                sites, (at - length, at), sites[1:], (at, at + length), strict=False
-            ):
-                if [self._small(i, run) for i in self._indices[number]] != self._indices[behind]:
-                    raise DifferentError(f"{site.node.name} and {other.node.name} stand for other nodes", run)
+            one, two, three = (self._indices[n] for n in (at - length, at, at + length))
+            like = self._like[at - length] = [self._back(node, run) for node in two]
+            # What the first block leaves to others is left to none of the blocks between.
+            if [self._back(node, run) for node in three] != two or any(run.block(n) > 0 for n in {*one} ^ {*like}):
+                raise DifferentError(f"{sites[0].node.name} stands for other nodes than {sites[1].node.name} does", run)
             before = self._places(at - length, run)
             for site, behind, blocks in ((sites[1], at, 1), (sites[2], at + length, run.gap + 2)):
                 after = [self.moves.node_in(node, run, blocks) for node in before]
@@ -108,21 +110,23 @@ class Telling:
     def _places(self, at: int, run: Run) -> list[int]:
         """The nodes by which it is told where a site is: those that it stands for; of one that stands for none, the one
         whose value its own is, or is called after."""
-        if self._indices[at] or not self.sites[at].module:
-            return self._indices[at]
+        indices = self._like.get(at, self._indices[at])
+        if indices or not self.sites[at].module:
+            return indices
         node = self._node_of(self.sites[at].value)
         return [node] if node in run else []
 
-    def _small(self, node: int, run: Run) -> int:
-        """The counterpart of a node in the next block that is not left out."""
-        if node not in run:
+    def _back(self, node: int, run: Run) -> int:
+        """The counterpart of a node in the block before, of those that are worked on."""
+        before = node - run.period * (1 + run.gap * (run.block(node) == HEAD))
+        if node not in run or before not in run:
             raise DifferentError("a block stands for what is outside it", run)
-        return node + run.period * (1 + run.gap * (run.block(node) == HEAD - 1))
+        return before
 
     def _said(self, site: FusedNode, before: Sequence[int], after: Sequence[int]) -> tuple[object, ...]:
         """What is noted of a site if it stands for the nodes `after` instead of those `before`."""
         pairs = self._pairs(before, after)
-        return self._module(site.module, before, after), code_of(site.code, pairs), self._metadata(site.node, pairs)
+        return self._modules.of(site.module, before, after), code_of(site.code, pairs), self._metadata(site.node, pairs)
 
     def _pairs(self, before: Sequence[int], after: Sequence[int]) -> list[tuple[NodeProto, NodeProto]]:
         return [(self.nodes[a], self.nodes[b]) for a, b in zip(before, after, strict=True)]
@@ -137,22 +141,6 @@ class Telling:
                 value = noted_of(key, value, pairs)
             result.append((key, value))
         return result
-
-    def _module(self, module: str, before: Sequence[int], after: Sequence[int]) -> str:
-        """The module of some nodes, given that of their counterparts."""
-        for one, other in zip(reversed(before), reversed(after), strict=True) if module else ():
-            depth = self._depth(one, module)
-            if depth is not None:
-                return _joined(self._paths.path(self.nodes[other])[:depth])
-        return module
-
-    def _depth(self, node: int, module: str) -> int | None:
-        """How many steps of a node's path lead to a module; None if it lies outside."""
-        if (node, module) not in self._depths:
-            path = self._paths.path(self.nodes[node])
-            found = (depth for depth in range(len(path) + 1) if _joined(path[:depth]) == module)
-            self._depths[node, module] = next(found, None)
-        return self._depths[node, module]
 
     def annotate(self, lines: Iterable[tuple[NodeProto, int, int]]) -> None:
         """Note on each fused node, written `at` and so many blocks on, what it stands for."""
@@ -177,7 +165,7 @@ class Telling:
             if template.first <= at < template.stop + length:
                 behind = at >= template.stop
                 like = at - length * (1 + behind)  # there is no gap in the block that this one is in
-                before, shift = self._indices[like], run.gap + 2 if behind else blocks + 1
+                before, shift = self._like.get(like, self._indices[like]), run.gap + 2 if behind else blocks + 1
                 near = self._places(like, run)
                 after, there = ([self.moves.node_in(node, run, shift) for node in nodes] for nodes in (before, near))
                 return _Target(before, after, self.sites[like], near, there)
@@ -196,7 +184,7 @@ class Telling:
             if target.more:
                 site, replaced = self._with_more(site, target.before, target.after), self.moves.names(target.after)
             elif target.other(site):
-                module = self._module(target.like.module, target.near, target.there)
+                module = self._modules.of(target.like.module, target.near, target.there)
                 replaced = self.moves.names(target.after)
                 code = code_of(target.like.code, self._pairs(target.near, target.there))
             mover = self._mover(runs.get(at), at, blocks)
@@ -210,7 +198,7 @@ class Telling:
             sites=sites,
             near_misses=list(self._misses(made)),
             simplified=frozenset(self._simplified()),
-            vanished=list(self._vanished()),
+            vanished=list(everywhere(self.fused.vanished, self.moves)),
             lifted=None,
         )
 
@@ -291,7 +279,10 @@ class Telling:
     def _misses(self, made: Mapping[tuple[int, int], NodeProto]) -> Iterator[NearMiss]:
         known = [(miss, self._nearest(miss.node)) for miss in self.fused.near_misses]
         for run in self.few.runs:
-            self._spread((((m.rule, m.source, m.launches_saved, self._reason(m, n, run)), n) for m, n in known), run)
+            values = (
+                (m.rule, m.source, m.launches_saved, self._reason(m, n, run), self._scope(m, n)) for m, n in known
+            )
+            self._spread(zip(values, (node for _, node in known), strict=True), run)
         for miss, node in known:
             own = self.few.run_of(node)
             yield self._miss(miss, node, own, None)
@@ -301,7 +292,7 @@ class Telling:
                     if miss.node not in self._new:
                         yield self._miss(miss, other, own, blocks)
                     elif (copied := made.get((self._new[miss.node], blocks))) is not None:
-                        scope = self._module(miss.scope, [node], [other])
+                        scope = self._modules.of(miss.scope, [node], [other])
                         code = code_of(miss.code, self._pairs([node], [other]))
                         yield replace(miss, node=copied.name, scope=scope, code=code)
                     else:
@@ -325,13 +316,17 @@ class Telling:
                 name = self._copied(kept, run, blocks)
             miss = replace(miss, reason=f"{_KEPT}{name}{_NEEDED}")
         if blocks is None:
-            return miss
+            return replace(miss, scope=self._modules.of(miss.scope, [node], [node])) if miss.node in self._new else miss
         return replace(
             miss,
             node=name_of(source),
-            scope=self._paths.of([source]),
+            scope=self._modules.paths.of([source]),
             code=place(frames(source)),
         )
+
+    def _scope(self, miss: NearMiss, node: int) -> object:
+        """Where the module of a near miss is told, of one that is not told by the node itself."""
+        return self._modules.place(miss.scope, node) if miss.node in self._new else None
 
     def _reason(self, miss: NearMiss, node: int, run: Run) -> object:
         """A reason, with no names of values."""
@@ -359,18 +354,6 @@ class Telling:
                     else:
                         yield "", SIMPLIFY, self._copied(value, run_of, blocks)
 
-    def _vanished(self) -> Iterator[Vanished]:
-        placed = [(one, self.moves.last_of(one.match.values)) for one in self.fused.vanished]
-        for run in self.few.runs:
-            self._spread(((one.match.rule.name, node) for one, node in placed), run)
-        for one, node in placed:
-            run_of = self.few.run_of(node)
-            yield one
-            if run_of is not None and run_of.block(node) == HEAD - 1:
-                for blocks in range(1, run_of.gap + 1):
-                    mover = self._mover(run_of, 0, blocks)
-                    yield replace(one, match=_moved(one.match, mover))
-
     def _node_of(self, value: str) -> int:
         return self.few.codes.place[self.moves.told(value)[0]][0]
 
@@ -393,7 +376,3 @@ def _moved(match: Match, mover: Callable[[str], str], further: AbstractSet[str] 
     other = copy(match)
     other.values = values
     return other
-
-
-def _joined(path: Sequence[str]) -> str:
-    return "".join(f"/{part}" for part in path)

@@ -13,7 +13,7 @@ from onnxfuse.fusing.naming import Naming, named
 from onnxfuse.lifting.view import View
 from onnxfuse.model.protobuf import part
 from onnxfuse.model.schema import tensor
-from onnxfuse.terms.blockwise import Family
+from onnxfuse.terms.blockwise import Families, Family
 
 from .alike import DifferentError, Ref, Template, Written
 from .few import LISTS, Few
@@ -37,10 +37,7 @@ def whole(few: Few, fused: Fused, naming: Naming, view: View) -> tuple[Fused, li
     """The whole model fused, as few blocks of it were; also what of it each node stands for that was written for those.
 
     Raises DifferentError."""
-    written = Written(few, fused.model.graph, naming.given, view.families)
-    templates = [written.template(run) for run in few.runs]
-    if any(one.stop > two.first for one, two in pairwise(templates)):
-        raise DifferentError("what is written of two runs is mixed")
+    written, templates = alike(few, fused.model, naming, view.families)
     moves = Moves(few, templates, naming.given)
     writing = _Writing(written, moves, templates)
     lines = list(writing.lines())
@@ -55,6 +52,17 @@ def whole(few: Few, fused: Fused, naming: Naming, view: View) -> tuple[Fused, li
         copies[line.at].append(node)
         names[line.at, line.blocks] = node
     return named(telling.told(model, names), naming), copies
+
+
+def alike(few: Few, model: ModelProto, naming: Naming, families: Families | None) -> tuple[Written, list[Template]]:
+    """What few blocks became of which this is the model, and the block of each run that is to be written again.
+
+    Raises DifferentError where they are not alike."""
+    written = Written(few, model.graph, naming.given, families)
+    templates = [written.template(run) for run in few.runs]
+    if any(one.stop > two.first for one, two in pairwise(templates)):
+        raise DifferentError("what is written of two runs is mixed")
+    return written, templates
 
 
 class _Writing:

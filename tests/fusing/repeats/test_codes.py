@@ -137,7 +137,7 @@ def test_runs_end_where_they_must() -> None:
 
 
 def test_a_run_that_is_not_wanted_is_not_taken_again() -> None:
-    assert Codes(graph(), {}).runs([Run(0, PERIOD, COUNT)]) == []
+    assert Codes(graph(), {}).runs(range(COUNT * PERIOD)) == []
 
 
 def test_control_flow_is_seen() -> None:

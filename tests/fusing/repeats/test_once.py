@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,8 @@ from onnx import ModelProto, numpy_helper
 from onnxfuse.fusing.build import Build as Wanted
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.fusing.fused import Banned, Fused
+from onnxfuse.fusing.repeats.alike import DifferentError
+from onnxfuse.fusing.settle import settle
 from onnxfuse.fusing.source import Source
 from onnxfuse.language.catalogue import RULES, load
 from onnxfuse.pipeline import report
@@ -155,11 +158,126 @@ def masked() -> ModelProto:
     return chain(10, block, build=build)
 
 
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_blocks_that_alternate_by_what_they_read(target: str) -> None:
+    """One has a mask, the next another (Gemma 2): their ops are the same."""
+    build = Build()
+    masks = [build.input(name, ["batch", 1, "seq"]) for name in ("window", "full")]
+
+    def block(build: Build, x: str, number: int) -> str:
+        scope = f"/layer.{number}/attention"
+        attention = build.attention(build.norm(x, scope), scope, mask=masks[number % 2])
+        return build.node("Add", attention, x, scope=scope)
+
+    fused = both(chain(18, block, build=build), target, level=2)
+    assert runs(fused)
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_what_each_block_computes_of_the_start_belongs_to_the_first(level: int) -> None:
     fused = both(masked(), level=level)
     assert runs(fused)
     assert [node.op_type for node in fused.model.graph.node].count("Sub") <= 1
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_what_is_computed_for_each_block_before_all_of_them(target: str) -> None:
+    """Exporters write the sizes that a decoder's layers give the keys of an encoder where they are first known."""
+    build = Build()
+    source, y = build.input("source", ["batch", "from", WIDTH]), build.input("target", ["batch", "seq", WIDTH])
+    heads, sizes = build.constant("heads", np.array([2, WIDTH // 2])), list[str]()
+    start, end = (build.constant(f"from {n}", np.array([n])) for n in (0, 2))
+    for number in range(12):
+        rows = build.node("Slice", build.node("Shape", source), start, end, scope=f"/decoder.{number}/keys")
+        sizes.append(build.node("Concat", rows, heads, axis=0, scope=f"/decoder.{number}/keys"))
+    for number in range(12):
+        scope = f"/decoder.{number}"
+        key, query = (build.linear(each, scope) for each in (source, build.norm(y, scope)))
+        split = build.node("Transpose", build.node("Reshape", key, sizes[number], scope=scope), perm=[0, 2, 3, 1])
+        own = build.node("Reshape", query, build.constant("own", np.array([0, 0, 2, WIDTH // 2])), scope=scope)
+        scores = build.node("MatMul", build.node("Transpose", own, perm=[0, 2, 1, 3], scope=scope), split, scope=scope)
+        shares = build.node("ReduceMean", build.node("Softmax", scores, axis=-1, scope=scope), axes=[1, 3], scope=scope)
+        y = build.node("Add", build.node("Mul", query, shares, scope=scope), y, scope=scope)
+    build.output(y)
+    assert runs(both(build.model(), target, level=2))
+
+
+def residual(build: Build, x: str, number: int) -> str:
+    """A product between casts that change nothing, one of them of what goes on beside it (Mamba)."""
+    scope, floats = f"/layer.{number}", onnx.TensorProto.FLOAT
+    normal = build.norm(build.node("Cast", x, to=floats, scope=scope), f"{scope}/norm")
+    beside = build.node("Cast", x, to=floats, scope=scope)
+    inner = build.node("MatMul", normal, build.weight(scope, WIDTH, WIDTH), scope=f"{scope}/mixer")
+    return build.node("Add", beside, build.node("Cast", inner, to=floats, scope=scope), scope=scope)
+
+
+def test_what_the_first_block_leaves_to_the_second() -> None:
+    """Its norm is no region with what stands before it, and its Cast belongs to that of the second."""
+    build = Build()
+    x = build.node("Softmax", build.input("x", ["batch", "seq", WIDTH]), axis=1)
+    for number in range(12):
+        x = residual(build, x, number)
+    build.output(build.node("Relu", x))
+    fused = both(build.model(), level=2)
+    assert runs(fused)
+    sizes = [len(site.replaced) for site in fused.sites if site.module]
+    assert len(set(sizes[2:-1])) == 1
+    assert sizes[1] == sizes[2] + 1
+
+
+def projecting() -> ModelProto:
+    """Blocks that all make keys of the same table (positions, or what an encoder gave)."""
+    build = Build()
+    table = build.input("table", ["rows", WIDTH])
+
+    def block(build: Build, x: str, number: int) -> str:
+        scope = f"/layer.{number}/attention"
+        keys = build.node("MatMul", table, build.weight(scope, WIDTH, WIDTH), scope=scope)
+        turned = build.node("Transpose", keys, perm=[1, 0], scope=scope)
+        scores = build.node("MatMul", build.norm(x, scope), turned, scope=scope)
+        shares = build.node("Softmax", scores, axis=-1, scope=scope)
+        return build.node("Add", build.node("MatMul", shares, keys, scope=scope), x, scope=scope)
+
+    return chain(12, block, build=build)
+
+
+def test_what_one_region_computes_for_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules' passes work on few blocks, and regions are found in the whole."""
+    model, sizes = projecting(), list[int]()
+
+    def settled(first: ModelProto, *rest: Any) -> Fused:
+        sizes.append(len(first.graph.node))
+        return settle(first, *rest)
+
+    fused = both(model, level=2)
+    assert fused.blocks is None
+    assert max(len(site.node.output) for site in fused.sites) == 12
+    assert runs(both(model))
+    assert runs(both(model, "ort", level=2))
+    monkeypatch.setattr("onnxfuse.fusing.fuse.settle", settled)
+    catalogue = CATALOGUE.serving(Target("onnxfuse"), level=2)
+    fuse(Source(model, MODELS, catalogue, True), catalogue)
+    assert max(sizes) < len(model.graph.node)
+
+
+def test_blocks_that_are_unlike_after_a_pass_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended, model = list[int](), list[int](), chain(12)
+
+    def settled(first: ModelProto, *rest: Any) -> Fused:
+        begun.append(len(first.graph.node))
+        fused = settle(first, *rest)
+        ended.append(begun[-1])
+        return fused
+
+    def unlike(*_: object) -> None:
+        raise DifferentError("they are said to be")
+
+    monkeypatch.setattr("onnxfuse.fusing.repeats.once.alike", unlike)
+    monkeypatch.setattr("onnxfuse.fusing.fuse.settle", settled)
+    assert runs(both(model)) == 0
+    few, *whole = begun
+    assert few < len(model.graph.node) == min(whole)
+    assert ended == whole
 
 
 def two_runs() -> ModelProto:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from onnxfuse.fusing.repeats.runs import HEAD, TAIL, Run, periods, runs
 
 BLOCK = "MatMul Add Relu MatMul Add Softmax Mul Sub Neg Exp".split()
@@ -35,6 +37,19 @@ def test_a_run_ends_at_what_stands_alone() -> None:
 def test_two_runs_of_different_blocks() -> None:
     other = "Conv Relu Conv Add Sqrt Div Erf".split()
     assert [(run.period, run.count) for run in of(BLOCK * 8 + other * 9)] == [(10, 8), (7, 9)]
+
+
+@pytest.mark.parametrize("every", [2, 5, 6])
+def test_blocks_of_which_each_so_many_th_reads_something_else(every: int) -> None:
+    """Layers with a window and without: their ops are the same in each."""
+    ops = BLOCK * (every * 8)
+
+    def matches(node: int, period: int) -> int | None:
+        read = [(at // 10 + 1) % every == 0 for at in (node, node + period) if at % 10 == 3]
+        return None if ops[node] != ops[node + period] or len(set(read)) > 1 else 0
+
+    (run,) = runs(periods(ops), matches)
+    assert (run.period, run.count) == (10 * every, 8)
 
 
 def test_blocks_are_counted_without_those_left_out() -> None:
