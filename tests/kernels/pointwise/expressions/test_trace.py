@@ -20,7 +20,7 @@ from tests.kernels.pointwise.test_pointwise_nodes import integers, node
         ([node("Neg", "X", "z")], "no node computes y"),
         ([integers("s", 3), node("Reshape", "X s", "y")], "cannot be reshaped"),
         ([node("Cast", "X", "y", to=TensorProto.DOUBLE)], "computes in float64"),
-        ([node("Cast", "X", "i", to=TensorProto.INT64), node("Reshape", "X i", "y")], "computed at run time"),
+        ([node("Cast", "X", "i", to=TensorProto.INT64), node("Reshape", "X i", "y")], "must be known before it runs"),
     ],
 )
 def test_nodes_that_no_loop_can_do_are_refused(nodes: list[NodeProto], message: str) -> None:
