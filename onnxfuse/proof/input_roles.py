@@ -7,24 +7,17 @@ recognisable (casts, views, constant offsets), to the operators that give the va
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
-from onnxfuse.model.dims import declared_name
-from onnxfuse.model.graph import skeleton
 from onnxfuse.model.op_traits import CASTS, COMPARISONS, MOVEMENT, UNARY
-from onnxfuse.model.walk import Key, attribute_graphs, called_by, has_bodies, key_of
 
-Value = tuple[str, str]
-"""A scope and a name in it; the scope is "" for the graph and the bodies nested in it, else the function's."""
-Dims = tuple[int | str, ...]
+from .dataflow import Dataflow, Dims, Value
 
 _MASK_NAME = re.compile(r"(^|[_./])masks?($|[_./\d])")
 _CARRIERS = {"Concat": None, "Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "Max": None}
@@ -56,12 +49,9 @@ _COUNTS = {
     "Mod": (1,),
 }
 """Input positions that want a small positive integer: a trip count, a size, a divisor."""
-_NO_SCORE = -1e4
-"""What fills a mask is this number, a lower one, or -inf."""
-_INFERABLE = 1 << 29
-"""Shape inference serializes the model: above this size in bytes it costs more than the tables it would reveal."""
-_MOST_NODES, _DEEPEST = 1_000_000, 100
-"""Nodes that it goes through, and calls of functions inside one another."""
+_SEQUENCE_LENGTHS = {"RNN": 4, "GRU": 4, "LSTM": 4}
+"""Input position of the lengths of the sequences of a batch."""
+_ORDERS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 
 
 @dataclass(slots=True)
@@ -78,6 +68,8 @@ class Usage:
     count: bool = False
     positive: bool = False
     """The input goes into a Log or a Sqrt."""
+    steps: list[int | str] = field(default_factory=list)
+    """Sizes of axes whose first elements it counts, as the lengths of padded sequences do; 0 where one is unknown."""
     padding: int | None = None
     """A number that ids are compared with: where padding is told by its id, that one."""
     sizes: dict[int, int] = field(default_factory=dict)
@@ -94,6 +86,11 @@ class Usage:
                 bounds.append(room)
         return min(bounds, default=None)
 
+    def longest(self, sizes: dict[str, int]) -> int:
+        """The largest length that none of the axes is shorter than; where no size is known, the smallest of `sizes`."""
+        known = [sizes.get(step, 0) if isinstance(step, str) else step for step in self.steps]
+        return min(filter(None, known), default=min(filter(None, sizes.values()), default=2))
+
 
 @dataclass(frozen=True, slots=True)
 class _Path:
@@ -106,142 +103,15 @@ class _Path:
     """Is it less than that, as of a moment that an optimizer updates?  Only its sign is known then."""
 
 
-class _Index:
-    """Consumers, constants and dims of every value of a model, in bodies and functions too."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.consumers: dict[Value, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
-        self.aliases: dict[Value, list[Value]] = defaultdict(list)
-        self.constants: dict[Value, onnx.TensorProto] = {}
-        self.dims: dict[Value, Dims] = {}
-        self._model, self._inferred = model, False
-        self.functions = {key_of(f): f for f in model.functions}
-        self._graph(model.graph, "")
-        for function in model.functions:
-            self._nodes(function.node, self._scope(function))
-
-    def _scope(self, function: onnx.FunctionProto) -> str:
-        return "::".join(key_of(function))
-
-    def _graph(self, graph: onnx.GraphProto, scope: str) -> None:
-        for tensor in graph.initializer:
-            self.constants[scope, tensor.name] = tensor
-            self.dims[scope, tensor.name] = tuple(tensor.dims)
-        for info in (*graph.input, *graph.value_info):
-            self.note_dims(info, scope)
-        self._nodes(graph.node, scope)
-
-    def note_dims(self, info: onnx.ValueInfoProto, scope: str) -> None:
-        if info.type.tensor_type.HasField("shape"):
-            dims = info.type.tensor_type.shape.dim
-            # 0 and -1 are unknown here; an axis that really has no elements cannot be indexed at all.
-            sizes = tuple(declared_name(dim.dim_param) or max(dim.dim_value, 0) for dim in dims)
-            self.dims.setdefault((scope, info.name), sizes)
-
-    def dims_of(self, value: Value) -> Dims:
-        """The dims of a value, 0 for those that are unknown; none of a value of which nothing is known.
-
-        Shapes are inferred when the first value is asked for that declares none: few models look up in such a table."""
-        if value not in self.dims and not value[0] and not self._inferred:
-            self._inferred = True
-            for info in _inferred(self._model):
-                self.note_dims(info, "")
-        return self.dims.get(value, ())
-
-    def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: str) -> None:
-        for node in nodes:
-            for position, name in enumerate(node.input):
-                self.consumers[scope, name].append((node, position))
-            for attribute in node.attribute if node.op_type == "Constant" else ():
-                if attribute.HasField("t"):
-                    self.constants[scope, node.output[0]] = attribute.t
-                    self.dims[scope, node.output[0]] = tuple(attribute.t.dims)
-                elif attribute.type in (1, 2):
-                    number = attribute.f if attribute.type == 1 else attribute.i
-                    self.constants[scope, node.output[0]] = numpy_helper.from_array(np.asarray(number))
-            for _, body in attribute_graphs(node) if has_bodies(node) else ():
-                self._graph(body, scope)
-                self._flow(node, body, scope)
-            if function := self.functions.get(called_by(node)):
-                inner = self._scope(function)
-                for outer, formal in zip(node.input, function.input, strict=False):
-                    self.aliases[scope, outer].append((inner, formal))
-                    self.dims.setdefault((inner, formal), self.dims.get((scope, outer), ()))
-                for formal, outer in zip(function.output, node.output, strict=False):
-                    self.aliases[inner, formal].append((scope, outer))
-
-    def _flow(self, node: onnx.NodeProto, body: onnx.GraphProto, scope: str) -> None:
-        """The values that a body takes from its node's inputs and gives to its outputs (spec: If, Loop, Scan)."""
-        loop = node.op_type == "Loop"
-        into = zip(node.input[2:], body.input[2:], strict=False) if loop else zip(node.input, body.input, strict=False)
-        for outer, formal in into:
-            self.aliases[scope, outer].append((scope, formal.name))
-        for result, outer in zip(body.output[1:] if loop else body.output, node.output, strict=False):
-            self.aliases[scope, result.name].append((scope, outer))
-
-    def constant(self, value: Value) -> np.ndarray | None:
-        """A small constant's elements as float64; None for anything else, infinities, and data outside the file."""
-        array = self._elements(value)
-        return array if array is not None and np.isfinite(array).all() else None
-
-    def fills_mask(self, value: Value) -> bool:
-        """Is it a constant that leaves a score no weight, added or in its place?"""
-        array = self._elements(value)
-        return array is not None and bool((array <= _NO_SCORE).all())
-
-    def _elements(self, value: Value) -> np.ndarray | None:
-        tensor = self.constants.get(value)
-        if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL or np.prod(tensor.dims) > 64:
-            return None
-        try:
-            array = numpy_helper.to_array(tensor).astype(np.float64)
-        except (TypeError, ValueError):  # strings, and raw data of the wrong length
-            return None
-        return array if array.size else None
-
-
-def _written_out(model: onnx.ModelProto) -> float:
-    """Nodes of the main graph with the bodies of all functions in place of their calls: shape inference goes through
-    each.  Infinity where functions call each other deeper than anybody writes them."""
-    bodies = {key_of(f): f.node for f in model.functions}
-    sizes: dict[Key, int] = {}
-
-    def size(nodes: Iterable[onnx.NodeProto]) -> int:
-        return sum(sizes.get(called_by(node), 1) for node in nodes)
-
-    for _ in range(_DEEPEST):
-        ready = {
-            key: size(body)
-            for key, body in bodies.items()
-            if key not in sizes and all(call in sizes for n in body if (call := called_by(n)) in bodies)
-        }
-        sizes |= ready
-        if not ready:
-            break
-    return size(model.graph.node) if len(sizes) == len(bodies) else math.inf
-
-
 def trace(model: onnx.ModelProto) -> dict[str, Usage]:
     """How each graph input is used, by name; initializers are not inputs here.  No weight is read."""
-    index = _Index(model)
+    index = Dataflow(model)
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [info for info in model.graph.input if info.name not in initializers]
     return {info.name: replace(_follow(index, info), sizes=_sizes(index, info)) for info in inputs}
 
 
-def _inferred(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
-    """What onnx infers of the values of the main graph; nothing where it fails, or would take long."""
-    bare = skeleton(model)
-    if bare.ByteSize() >= _INFERABLE or _written_out(model) >= _MOST_NODES:
-        return ()
-    try:
-        inferred: Iterable[onnx.ValueInfoProto] = onnx.shape_inference.infer_shapes(bare).graph.value_info
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return ()
-    return inferred
-
-
-def _follow(index: _Index, info: onnx.ValueInfoProto) -> Usage:
+def _follow(index: Dataflow, info: onnx.ValueInfoProto) -> Usage:
     usage = Usage()
     pending: list[tuple[Value, _Path]] = [(("", info.name), _Path())]
     seen: dict[Value, set[_Path]] = defaultdict(set)
@@ -262,7 +132,7 @@ def _follow(index: _Index, info: onnx.ValueInfoProto) -> Usage:
     return usage
 
 
-def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, position: int, path: _Path) -> None:
+def _note(usage: Usage, index: Dataflow, node: onnx.NodeProto, scope: str, position: int, path: _Path) -> None:
     """Records what `node` demands of a value that arrives at `position` by `path`."""
     usage.positive |= node.op_type in ("Log", "Sqrt")
     if path.share:
@@ -274,6 +144,7 @@ def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, positio
                 usage.limits.append((path.factor, path.offset, size))
     usage.count |= position in _COUNTS.get(node.op_type, ())
     usage.switch |= node.op_type == "If"
+    usage.steps += _steps(index, node, scope, position)
     if path.factor == 1 and path.offset == 0:
         other = None
         if node.op_type in COMPARISONS or (node.op_type == "Sub" and position == 1):
@@ -284,6 +155,17 @@ def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, positio
         usage.mask |= to_bool or (other is not None and bool(np.isin(other, flags).all()))
         if node.op_type in COMPARISONS and other is not None and other.size == 1 and float(other.item()).is_integer():
             usage.padding = int(other.item())
+
+
+def _steps(index: Dataflow, node: onnx.NodeProto, scope: str, position: int) -> Iterator[int | str]:
+    """The sizes of axes of which a value that arrives at `position` says how many elements count."""
+    if _SEQUENCE_LENGTHS.get(node.op_type) == position and not node.domain:
+        dims = index.dims_of((scope, node.input[0]))
+        yield dims[_attribute(node, "layout")] if len(dims) == 3 else 0
+    elif node.op_type in _ORDERS and len(node.input) == 2:
+        size = index.positions((scope, node.input[1 - position]))
+        if size is not None:
+            yield size
 
 
 def _axes(node: onnx.NodeProto, dims: Dims) -> Iterator[int | str]:
@@ -298,7 +180,7 @@ def _axes(node: onnx.NodeProto, dims: Dims) -> Iterator[int | str]:
             yield dims[axis]
 
 
-def _step(index: _Index, node: onnx.NodeProto, scope: str, position: int, path: _Path) -> Iterator[_Path]:
+def _step(index: Dataflow, node: onnx.NodeProto, scope: str, position: int, path: _Path) -> Iterator[_Path]:
     """The path of the outputs of `node`, if the input can still be recognised in them."""
     kind = node.op_type
     if kind in MOVEMENT:
@@ -330,7 +212,7 @@ def _step(index: _Index, node: onnx.NodeProto, scope: str, position: int, path: 
             yield replace(path, share=True)
 
 
-def _sizes(index: _Index, info: onnx.ValueInfoProto) -> dict[int, int]:
+def _sizes(index: Dataflow, info: onnx.ValueInfoProto) -> dict[int, int]:
     """Sizes of axes of an input that weights tell which it, or what is computed of its elements, meets."""
     rank = len(info.type.tensor_type.shape.dim)
     sizes: dict[int, int] = {}
@@ -350,7 +232,7 @@ def _sizes(index: _Index, info: onnx.ValueInfoProto) -> dict[int, int]:
 
 
 def _told_by_weight(
-    index: _Index, node: onnx.NodeProto, scope: str, position: int, rank: int
+    index: Dataflow, node: onnx.NodeProto, scope: str, position: int, rank: int
 ) -> tuple[int, int] | None:
     """An axis of the tensor of this rank at `position` and its size, if the shape of a constant says it."""
     axis = {"Conv": 1, "MatMul": rank - 1, "Gemm": int(not _attribute(node, "transA"))}.get(node.op_type)

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxfuse.errors import UsageError
 
-from .input_shapes import Input, Sizes, fits, named, sizes_of, text_of
+from .input_shapes import Input, Sizes, fits, named, sizes_of, symbols_of, text_of
 
 _POSITION_NAME = re.compile(r"(^|_)pos(ition)?s?(_|$)", re.IGNORECASE)
 _LARGE = 30.0
@@ -83,8 +83,10 @@ def _unusual(item: Input, value: np.ndarray) -> np.ndarray:
         third *= np.asarray(_LARGE, made.dtype)
     elif item.usage.padding is not None:
         second[...] = item.usage.padding
+    elif item.usage.steps:
+        second[...] = 1  # an empty sequence has no numbers to tell of, nor has its argmax
     elif not item.usage.limits and not _POSITION_NAME.search(item.name):
-        second[...] = 0  # such as a length
+        second[...] = 0
     return made
 
 
@@ -134,6 +136,12 @@ def _values(
         values = rng.integers(0, bound, sizes)
     elif item.usage.count:
         values = rng.integers(1, 4, sizes)
+    elif item.integer and item.usage.steps:
+        # One sequence is as long as the axis, which some models compute from the lengths; none is empty.
+        own = set().union(*(symbols_of(dim) for dim in item.dims))
+        top = item.usage.longest({symbol: size for symbol, size in symbols.items() if symbol not in own})
+        values = rng.integers(1, top + 1, sizes)
+        values.reshape(-1)[:1] = top
     elif item.integer:
         top = 2 if careful else 10 if item.dtype.itemsize > 1 else min(np.iinfo(item.dtype).max + 1, 128)
         values = rng.integers(0, top, sizes)

@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from onnxfuse.proof.input_roles import trace
+from onnxfuse.proof.input_roles import Usage, trace
 
 
 def parse(graph: str, opset: int = 18, functions: str = "", domains: str = "") -> onnx.ModelProto:
@@ -143,3 +143,29 @@ def test_weights_tell_the_sizes_of_axes(body: str, sizes: dict[int, int]) -> Non
 def test_a_gemm_tells_the_rows_of_its_matrix(attributes: str, size: dict[int, int]) -> None:
     model = table(parse(f"g (float[b, c] x) => (y) {{ y = Gemm{attributes}(x, m) }}"), m=(5, 7))
     assert trace(model)["x"].sizes == size
+
+
+@pytest.mark.parametrize(
+    ("body", "steps"),
+    [
+        ("r = Range(zero, n, one) u = Unsqueeze(r, axis) l = Unsqueeze(ids, last) y = Less(u, l)", [0]),
+        ("f = Cast<to = 1>(ids) r = Cast<to = 1>(places) y = GreaterOrEqual(f, r)", [4]),
+        ("i = Cast<to = 6>(ids) y = GRU<hidden_size = 2>(x, w, w, , i)", ["t"]),
+        ("i = Cast<to = 6>(ids) y = LSTM<hidden_size = 2, layout = 1>(x, w, w, , i)", [5]),
+        ("y = Less(ids, levels)", []),
+        ("r = Range(zero, n, one) y = Equal(r, ids)", []),
+    ],
+)
+def test_a_length_counts_the_steps_of_an_axis(body: str, steps: list[int | str]) -> None:
+    constants = (
+        "<int64 zero = {0}, int64 one = {1}, int64[1] axis = {0}, int64[1] last = {1}, "
+        "int64[4] places = {0, 1, 2, 3}, int64[4] levels = {0, 1, 2, 4}>"
+    )
+    graph = f"g (int64[b] ids, int64 n, float[t, 5, 6] x) => (y) {constants} {{ {body} }}"
+    assert trace(table(parse(graph), w=(1, 6, 2)))["ids"].steps == steps
+
+
+def test_the_longest_length_is_that_of_the_shortest_axis() -> None:
+    assert Usage(steps=["t", 0, 9]).longest({"t": 7, "b": 3}) == 7
+    assert Usage(steps=[0]).longest({"t": 7, "u": 5}) == 5
+    assert Usage(steps=[0]).longest({}) == 2

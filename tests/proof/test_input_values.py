@@ -52,6 +52,18 @@ def test_a_token_id_compared_with_its_padding_is_no_mask() -> None:
     assert cases(table(parse(graph), w=(100, 4)))[0].inputs["ids"].max() > 1
 
 
+def test_lengths_of_padded_sequences_are_neither_empty_nor_longer_than_the_axis() -> None:
+    """An empty one masks its row throughout, which seldom has a number; recurrent ops refuse one that is longer."""
+    places = "<int32 zero = {0}, int32 one = {1}, int64[1] last = {1}>"
+    body = """n = Shape<start = 1>(x) m = Squeeze(n) i = Cast<to = 6>(m) r = Range(zero, i, one)
+        l = Unsqueeze(lengths, last) seen = Less(r, l) y = Where(seen, x, x)"""
+    graph = f"g (float[b, s] x, int32[b] lengths) => (y) {places} {{ {body} }}"
+    for case in cases(parse(graph)):
+        lengths, steps = case.inputs["lengths"], case.inputs["x"].shape[1]
+        assert (lengths[0], lengths.min() >= 1, lengths.max() <= steps) == (steps, True, True)
+    assert unusual(graph)["one large"].inputs["lengths"][1] == 1
+
+
 def test_position_ids_count_up_within_their_table() -> None:
     graph = "g (int64[b, s] position_ids) => (y) { y = Gather(w, position_ids) }"
     for case in cases(table(parse(graph), w=(5, 2))):
