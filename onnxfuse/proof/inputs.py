@@ -186,10 +186,7 @@ def _searched(search: _Search, one: bool) -> tuple[list[Case], str]:
         return [], search.first_error
     if one:
         return search.cases, ""
-    # Where the model fixes one axis inside, a second size must differ in the others alone; most different first.
-    others = [rung for rung in ladder if rung != first]
-    others.sort(key=lambda rung: (sum(rung[kind] == first[kind] for kind in axes), sum(rung.values())))
-    any(search.run(search.sizes(rung)) for rung in others)
+    any(search.run(search.sizes(rung)) for rung in _apart(ladder, first, axes))
     splits = ((kind, split) for kind in axes if kind != "batch" for split in _splits(search.inputs, search.kinds, kind))
     any(search.attempt(first, split, kind) for kind, split in splits)
     _add_unusual(search, first)
@@ -197,6 +194,20 @@ def _searched(search: _Search, one: bool) -> tuple[list[Case], str]:
         search.pinned = {}
         _run_first(search, ladder)
     return search.cases, ""
+
+
+def _apart(ladder: list[dict[str, int]], first: dict[str, int], axes: list[str]) -> list[dict[str, int]]:
+    """The other rungs, most different first; behind the very first those that share one axis with `first`, which the
+    model may fix inside (one state for one sample), before all the others are tried in vain."""
+
+    def shared(rung: dict[str, int]) -> list[str]:
+        return [axis for axis in axes if rung[axis] == first[axis]]
+
+    others = [rung for rung in ladder if rung != first]
+    others.sort(key=lambda rung: (len(shared(rung)), sum(rung.values())))
+    fixed = [next((rung for rung in others if shared(rung) == [axis]), None) for axis in axes]
+    early = [*others[:1], *(rung for rung in fixed if rung is not None)]
+    return [rung for at, rung in enumerate(early) if rung not in early[:at]] + [r for r in others if r not in early]
 
 
 def _run_first(search: _Search, ladder: list[dict[str, int]]) -> dict[str, int] | None:

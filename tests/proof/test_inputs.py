@@ -56,6 +56,21 @@ def test_two_consistent_odd_sizes() -> None:
     assert found[0].inputs["x"].shape == found[0].inputs["z"].shape == (3, 7, 4)
 
 
+@pytest.mark.parametrize(("axis", "size"), [(0, 1), (1, 13)])
+def test_an_axis_that_a_model_fixes_inside_is_found_soon(axis: int, size: int) -> None:
+    """A recurrent state of one sample: runs at other batches end in an error, behind all that comes before it."""
+    model, tried = parse("g (float[batch, seq, 4] x) => (y) { y = Neg(x) }"), []
+
+    def runs(case: Case) -> str:
+        tried.append(case.inputs["x"].shape)
+        return "" if tried[-1][axis] == size else "no"
+
+    found, _ = generate(model, runs)
+    usual = [case.inputs["x"].shape for case in found if not case.unusual]
+    assert len({shape[:2] for shape in usual}) >= 2
+    assert len(tried) <= 9
+
+
 def test_static_shapes_give_one_case() -> None:
     assert [case.name for case in cases(parse("g (float[2, 3] x) => (y) { y = Relu(x) }"))] == ["static shapes"]
 
