@@ -217,7 +217,7 @@ def _converted(
     if made.overflows and precision.name != "mixed" and not made.few_casts:
         raise NumericsError(precision.refusal(made.overflows))
     if validation.verdict == "mismatch":
-        other = "mixed, or bf16" if precision.name == "fp16" else "another, or a larger --rtol"
+        other = "mixed, bf16, or a larger --rtol" if precision.name == "fp16" else "another, or a larger --rtol"
         raise NumericsError(
             f"in {precision.type_name} the model computes something else: {validation.note}: try {other}"
         )

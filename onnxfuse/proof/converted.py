@@ -139,6 +139,7 @@ class _Judge:
             emulate=experiment.validate == "kernels",
             rules=self.claim.rules,
             precision=self.precision.dtype,
+            rtol=self.precision.rtol,
         )
 
     def _found(
@@ -185,10 +186,8 @@ class _Judge:
         oracle.swallowing = converted.cut_off
         if self.precision.io:
             made = with_types_of(original, made)
-        rtol = self.precision.rtol if experiment.rtol is None else experiment.rtol
         folder = claim.spool.path.parent if claim.spool is not None else None
-        compared = oracle.compare(made, optimize=False, rtol=rtol, atol=experiment.atol, base_dir=folder)
-        return replace(compared, rtol=rtol)
+        return oracle.compare(made, optimize=False, rtol=experiment.rtol, atol=experiment.atol, base_dir=folder)
 
     def _beyond(self, value: object) -> bool:
         """Does an input hold numbers that half precision cannot say, such as what fills a float32 mask?"""

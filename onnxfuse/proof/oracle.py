@@ -57,7 +57,8 @@ class Oracle:
 
     Where `precision` names a type, models are compared that compute in it what the original does in a finer one.  What
     an output is worth is the precision of the coarsest computation behind it in the original (`precisions`), and
-    bfloat16, for which the CPU provider has no kernels, is computed in float32 and rounded (`bfloat16`).
+    bfloat16, for which the CPU provider has no kernels, is computed in float32 and rounded (`bfloat16`).  What `rtol`
+    allows is the tolerance then, where none is asked for.
 
     Raises UsageError where `shapes` or `given` do not fit, DependencyError where no onnxruntime is installed.
     """
@@ -87,6 +88,7 @@ class Oracle:
         emulate: bool = False,
         rules: Sequence[Path] = (),
         precision: int = 0,
+        rtol: float | None = None,
     ) -> None:
         self._base_dir = base_dir
         self._kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
@@ -96,7 +98,7 @@ class Oracle:
         self._exact_note = ""
         self._original = original
         self._precisions = precisions(original, self._outputs)
-        self._least = precision
+        self._least, self._rtol = precision, rtol
         self._truths: dict[str, list[Any] | None] = {}
         self.rounded = {}
         self._boundaries = Boundaries(original, base_dir)
@@ -214,7 +216,8 @@ class Oracle:
             note = f"the fused model has {len(actual[0])} outputs instead of {len(self._outputs)}"
             return Validation("mismatch", note=note, cases=len(self.cases))
         self.stepped, self.tied, self.rounded = False, False, {}
-        differences = list(self._differences(actual, rtol, atol))
+        asked, rtol = rtol is not None or atol is not None, self._rtol if rtol is None else rtol
+        differences = list(self._differences(actual, rtol, atol, asked))
         judged = self._judge(differences, rtol, atol)
         if self.stepped and judged.verdict == "equal":
             judged = _noted(judged, self._boundaries.note)
@@ -247,7 +250,7 @@ class Oracle:
             raise CrashError(str(error)) from None
 
     def _differences(
-        self, actual: list[list[Any]], rtol: float | None, atol: float | None
+        self, actual: list[list[Any]], rtol: float | None, atol: float | None, asked: bool
     ) -> Iterator[tuple[str, Case, Any, numerics.Difference]]:
         for case, got, wanted in zip(self.cases, actual, self._expected, strict=True):
             for index, (name, a, b) in enumerate(zip(self._outputs, got, wanted, strict=True)):
@@ -257,11 +260,11 @@ class Oracle:
                     difference = replace(difference, error=None, reason="")
                 if difference.reason and self._ties.explain(case, name, b, a, rtol, atol):
                     difference, self.tied = replace(difference, error=None, reason=""), True
-                if difference.reason and rtol is None and atol is None and difference.error is not None:
+                if difference.reason and not asked and difference.error is not None:
                     stepped = self._boundaries.explain(case, wanted, index, a)
                     difference = replace(difference, reason="" if stepped else difference.reason)
                     self.stepped |= stepped
-                if difference.reason and rtol is None and atol is None and difference.error is not None:
+                if difference.reason and not asked and difference.error is not None:
                     difference = self._but_for_rounding(case, wanted, index, a, difference)
                 yield name, case, b, difference
 
@@ -276,8 +279,8 @@ class Oracle:
             return difference
         name = self._outputs[index]
         self.rounded[name] = max(off.most, self.rounded.get(name, 0.0))
-        rtol, _ = numerics.tolerance(self._precision_of(index, got))
-        return replace(difference, error=off.most / allowed.most * rtol, reason="")
+        usual, _ = numerics.tolerance(self._precision_of(index, got))
+        return replace(difference, error=off.most / allowed.most * (self._rtol or usual), reason="")
 
     def _rounding(self, case: Case, wanted: list[Any], index: int) -> Distance:
         """How far rounding alone moves an output; of a quantized model `Boundaries` knows."""

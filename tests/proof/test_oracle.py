@@ -268,6 +268,17 @@ def test_what_rounding_alone_does_is_no_mismatch_and_what_it_does_not_is_one(shi
     assert wrong.note.startswith("output 'y' differs by ")
 
 
+def test_what_rounding_alone_does_is_none_in_half_precision_either_unless_a_tolerance_is_asked_for() -> None:
+    original = parse(CANCELLING.replace("30000", "3000000").replace("SCALE", "1"))
+    oracle = Oracle(original, precision=onnx.TensorProto.FLOAT16, rtol=3e-3)
+    verdict = oracle.compare(original)
+    assert (verdict.verdict, verdict.rtol) == ("equal", 3e-3)
+    assert verdict.note.startswith("rounding alone moves output 'y' as far: by ")
+    assert oracle.compare(original, rtol=3e-3).verdict == "mismatch"
+    wrong = oracle.compare(parse(CANCELLING.replace("30000", "3000000").replace("SCALE", "1.5")))
+    assert wrong.verdict == "mismatch"
+
+
 def test_no_float64_reference_is_said() -> None:
     node = 'com.microsoft.FusedGemm <activation: string = "Relu"> (x, x, x)'
     graph = f"g (float[3, 3] x) => (float[3, 3] y) {{ y = {node} }}"
