@@ -38,6 +38,10 @@ LEAVES = frozenset({"Input", "Output", "Repeat"})
 """What no node that is written anew computes."""
 VIEW, WORK = 2, 3
 """What a node costs that only sees its input in another shape, and any other: fewer nodes win, then cheaper ones."""
+DEARER = {"Einsum": VIEW + 1, "SequenceAt": 1}
+"""What some ops cost besides.  An Einsum costs more than the product that it is, for which every runtime has a kernel,
+with one operand or the result in another shape, and not more than that with a Transpose; what is taken out of a sequence
+costs more than a part of a tensor."""
 LIMIT = 8 * WORK
 """The cost beyond which a value is not worth computing anew."""
 
@@ -157,10 +161,8 @@ def _as_it_is(rest: Draft, index: int) -> bool:
 
 
 def weight(op: str) -> int:
-    """What a node of this op costs, as far as nodes are counted.  An Einsum costs more than the product that it is, for
-    which every runtime has a kernel, with one operand or the result in another shape; not more than that with a
-    Transpose."""
-    return 0 if op == "Constant" else VIEW if op in RESHAPES else WORK + (VIEW + 1 if op == "Einsum" else 0)
+    """What a node of this op costs, as far as nodes are counted."""
+    return 0 if op == "Constant" else VIEW if op in RESHAPES else WORK + DEARER.get(op, 0)
 
 
 def _work(op: str) -> int:
