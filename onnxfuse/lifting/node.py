@@ -50,6 +50,9 @@ MALFORMED: tuple[type[Exception], ...] = (
 )
 """What arithmetic over shapes and attributes raises where a node breaks the rules of its op."""
 
+FROM_SEQUENCE = frozenset({"SequenceAt", "ConcatFromSequence"})
+"""Ops whose results have the type that a sequence has, which only its declaration tells."""
+
 LOOKED_INTO = 1 << 16
 """Elements of a constant that is asked whether it repeats one number."""
 
@@ -84,6 +87,8 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         return _opaque(view, node) if known is None else known
     if graph.is_function and any(a.ref_attr_name for a in node.attribute):
         return _opaque(view, node)
+    if op in FROM_SEQUENCE and not graph.type_of(node.output[0])[0]:
+        return _opaque(view, node)  # terms do not tell real types apart
     args = [view.term(name) for name in node.input]
     while args and args[-1].op == "Absent":
         args.pop()

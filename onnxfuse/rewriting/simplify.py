@@ -5,10 +5,11 @@ fusion touched keeps its node, even if that node is the last of a chain that its
 those values: for each it plans (`realize`) what its term would be computed by, and compares the nodes of that plan with
 those that would be superfluous.
 
-    guarantees   a value is named only if computing it anew takes fewer nodes than become superfluous; it is computed
-                 from values that exist before it; no large constant is read or made; no rounding through a narrower
-                 float type is left out or comes in, and no sum is reordered; terms are not changed, so that no fusion
-                 is lost
+    guarantees   a value is named only if computing it anew takes fewer nodes than become superfluous, where an Einsum
+                 counts as the product and the view that it is; it is computed from values that exist before it; no
+                 large constant is read or made, but that one which nothing else reads is stored in another shape; no
+                 rounding through a narrower float type is left out or comes in, and no sum is reordered; terms are not
+                 changed, so that no fusion is lost
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ LEAVES = frozenset({"Input", "Output", "Repeat"})
 """What no node that is written anew computes."""
 VIEW, WORK = 2, 3
 """What a node costs that only sees its input in another shape, and any other: fewer nodes win, then cheaper ones."""
+DEARER = {"Einsum": VIEW + 1, "SequenceAt": 1}
+"""What some ops cost besides.  An Einsum costs more than the product that it is, for which every runtime has a kernel,
+with one operand or the result in another shape, and not more than that with a Transpose; what is taken out of a sequence
+costs more than a part of a tensor."""
 LIMIT = 8 * WORK
 """The cost beyond which a value is not worth computing anew."""
 
@@ -106,10 +111,12 @@ def simpler(
             continue
         made = {key: node.op for key, node in _keys(plan) if key not in live.made}
         cost = sum(map(weight, made.values())) or (VIEW if name in pinned else 0)  # an Identity
-        if cost > LIMIT or _rounds(plan) or not all(map(_small, (term for term, _ in plan.constants.values()))):
+        if cost > LIMIT or _rounds(plan):
             continue
         sources = plan.sources
         gone = _superfluous(live, index, sources)
+        if not all(_small(term) or _moves(live, found, gone, term) for term, _ in plan.constants.values()):
+            continue
         if node.op_type != "QuantizeLinear" and any(is_signed_step(view, graph.nodes[i]) for i in gone):
             continue  # the same steps taken again are none
         ops = [graph.nodes[i].op_type for i in gone]
@@ -154,9 +161,8 @@ def _as_it_is(rest: Draft, index: int) -> bool:
 
 
 def weight(op: str) -> int:
-    """What a node of this op costs, as far as nodes are counted.  An Einsum costs more than the product that it is, for
-    which every runtime has a kernel, and less than that with a view of an operand."""
-    return 0 if op == "Constant" else VIEW if op in RESHAPES else WORK + (op == "Einsum")
+    """What a node of this op costs, as far as nodes are counted."""
+    return 0 if op == "Constant" else VIEW if op in RESHAPES else WORK + DEARER.get(op, 0)
 
 
 def _work(op: str) -> int:
@@ -270,3 +276,12 @@ def _small(term: Term) -> bool:
         return True
     dims = static(term.shape)
     return dims is not None and math.prod(dims) <= SMALL
+
+
+def _moves(live: _Live, found: Found, gone: Collection[int], term: Term) -> bool:
+    """Is it a stored constant in another shape, and is that constant read by nodes alone that are superfluous?"""
+    if term.op != "Reshape" or len(term.args) != 1 or term.args[0].op != "Constant":
+        return False
+    graph = live.view.graph
+    read = Counter(name for i in gone for name in read_by(graph.nodes[i]) if name in graph.initializers)
+    return any(live.uses[name] == read[name] for name in read if found.current.get(name) is term.args[0])

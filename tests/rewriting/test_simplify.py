@@ -35,6 +35,24 @@ CASES: dict[str, tuple[str, list[str]]] = {
         }""",
         ["MatMul"],
     ),
+    "an Einsum with weights for each head": (
+        """g (float[B, S, 24] x) => (float[B, S, 4, 16] y) <float[24, 4, 16] w> {
+            y = Einsum <equation = "bsd,dhk->bshk"> (x, w)
+        }""",
+        ["MatMul", "Reshape"],
+    ),
+    "an Einsum of rows with weights for each head": (
+        """g (float[S, 24] x) => (float[S, 4, 16] y) <float[24, 4, 16] w> {
+            y = Einsum <equation = "sd,dhk->shk"> (x, w)
+        }""",
+        ["MatMul", "Reshape"],
+    ),
+    "an Einsum of heads with the weights of each": (
+        """g (float[B, S, 4, 16] x) => (float[B, S, 24] y) <float[4, 16, 24] w> {
+            y = Einsum <equation = "bshk,hkd->bsd"> (x, w)
+        }""",
+        ["Reshape", "MatMul"],
+    ),
     "parts between zeros that lie side by side": (
         """g (float[B, 2, 12] x, float[B, 1, 12] y, float[B, 3, 12] z) => (float[B, 6, 12] w)
         <int64[6] first = {0, 0, 0, 0, 4, 0}, int64[6] second = {0, 2, 0, 0, 3, 0},
@@ -193,6 +211,14 @@ KEPT: dict[str, tuple[str, list[str]]] = {
     "an Einsum that turns what it multiplies": (
         """g (float[B, S, 12] x, float[B, S, 6] z) => (float[B, 6, 12] y) {
             y = Einsum <equation = "bsd,bsf->bfd"> (x, z)
+        }""",
+        ["Einsum"],
+    ),
+    "an Einsum by weights that another reads as they are": (
+        """g (float[S, 24] x, float[S, 1, 1, 1] s) => (float[S, 4, 16] y, float[S, 24, 4, 16] z)
+        <float[24, 4, 16] w> {
+            y = Einsum <equation = "sd,dhk->shk"> (x, w)
+            z = Mul (w, s)
         }""",
         ["Einsum"],
     ),

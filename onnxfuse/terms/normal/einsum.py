@@ -61,7 +61,7 @@ def _product(terms: Terms, args: Sequence[Term], operands: Sequence[str], result
                 # One matrix times each of several: tokens times the weights of every expert.
                 each = _ordered(terms, w, other, several[:-1] + inner + several[-1:])
                 return make(terms, "MatMul", [_ordered(terms, t, own, one + inner), each], {})
-    if len(columns) > 1 >= len(rows):
+    if len(columns) > 1 >= len(rows) and (batch or result != rows + columns):
         return _product(terms, (y, x), (b, a), result, dims)
 
     def shape(*groups: str, own: dict[str, Dim] = dims) -> Shape:

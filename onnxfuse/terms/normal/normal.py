@@ -26,6 +26,7 @@ from . import quantized as quantized
 from . import reductions as reductions
 from . import scatter as scatter
 from . import select as select
+from . import sequences as sequences
 from . import softmax as softmax
 from .sums import close, combine
 from .table import fold, make

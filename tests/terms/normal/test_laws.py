@@ -86,6 +86,18 @@ def compute(op: str, *operands: Any, **attrs: Any) -> Array:
             return inputs[0].reshape(2, 3, *inputs[0].shape[1:])
         case "squeeze":
             return inputs[0].reshape(inputs[0].shape[:-1])
+        case "SequenceConstruct":
+            return np.stack(inputs)  # a sequence of tensors alike, as one array
+        case "SequenceInsert":
+            return np.concatenate([inputs[0], inputs[1][None]])
+        case "SplitToSequence":
+            return np.stack(np.split(inputs[0], len(inputs[1]), **attrs))
+        case "SequenceAt":
+            return np.asarray(inputs[0][int(operands[1])])
+        case "SequenceLength":
+            return np.array(len(inputs[0]))
+        case "ConcatFromSequence":
+            return np.concatenate(list(inputs[0]), **attrs)
         case "QuickGelu":
             return inputs[0] / (1 + np.exp(-1.702 * inputs[0]))
         case "FastGelu":
