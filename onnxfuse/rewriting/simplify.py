@@ -40,8 +40,8 @@ VIEW, WORK = 2, 3
 """What a node costs that only sees its input in another shape, and any other: fewer nodes win, then cheaper ones."""
 DEARER = {"Einsum": VIEW + 1, "SequenceAt": 1}
 """What some ops cost besides.  An Einsum costs more than the product that it is, for which every runtime has a kernel,
-with one operand or the result in another shape, and not more than that with a Transpose; what is taken out of a sequence
-costs more than a part of a tensor."""
+with one operand or the result in another shape, and not more than that with a Transpose; what is taken out of a
+sequence costs more than a part of a tensor."""
 LIMIT = 8 * WORK
 """The cost beyond which a value is not worth computing anew."""
 

@@ -16,6 +16,9 @@ from onnxfuse.terms.term import Term
 from .table import Applied, law, make
 from .views import reshape, slice_axis
 
+LONGEST = 256
+"""Parts of one length beyond which a sequence is not written out."""
+
 
 @law("SequenceInsert", "SequenceInsert(SequenceConstruct(x, y), a) = SequenceConstruct(x, y, a)")
 def _inserted(a: Applied) -> Term | None:
@@ -86,13 +89,13 @@ def _place(index: Term, count: int) -> int | None:
 
 def _sizes(a: Applied, whole: Dim) -> list[int] | None:
     """The lengths of the parts into which a tensor of `whole` along the axis is split, if they are known."""
-    if len(a.args) == 1:
-        return [1] * whole if isinstance(whole, int) else None
-    split = a.args[1]
-    if split.op != "Constant" or split.shape is None:
+    split = a.args[1] if len(a.args) > 1 else None
+    if split is not None and (split.op != "Constant" or split.shape is None):
         return None
-    sizes = [int(size) for size in value_of(split).ravel()]
-    if split.shape == ():
-        one = sizes[0]
-        return [min(one, whole - i) for i in range(0, whole, one)] if isinstance(whole, int) and one > 0 else None
+    if split is None or split.shape == ():
+        each = 1 if split is None else int(value_of(split))
+        if not isinstance(whole, int) or not 0 < whole <= each * LONGEST:
+            return None
+        return [min(each, whole - start) for start in range(0, whole, each)]
+    sizes = [int(size) for size in value_of(split)]
     return sizes if min(sizes, default=-1) >= 0 and sum(sizes) == whole else None
