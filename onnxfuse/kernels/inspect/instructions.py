@@ -308,8 +308,10 @@ def _written(kernels: Mapping[str, Mapping[str, Mapping[str, object]]], texts: M
         lines = [f"   {json.dumps(a)}: {json.dumps(entries)}" for a, entries in found.items()]
         sources.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n  }")
     known = ",\n".join(f"  {json.dumps(name)}: {json.dumps(digest)}" for name, digest in texts.items())
-    tools = f' "nvdisasm": "{version()}",\n "nvrtc": "{nvrtc.version()}",\n'
-    return f'{{\n{tools} "texts": {{\n{known}\n }},\n "kernels": {{\n' + ",\n".join(sources) + "\n }\n}\n"
+    tools = {"nvdisasm": version(), "nvrtc": nvrtc.version()}
+    first = {"seal": nvrtc.seal({**tools, "texts": texts, "kernels": kernels}), **tools}
+    head = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in first.items())
+    return f'{{\n{head} "texts": {{\n{known}\n }},\n "kernels": {{\n' + ",\n".join(sources) + "\n }\n}\n"
 
 
 if __name__ == "__main__":
