@@ -44,8 +44,29 @@ def assemble(draft: Draft, duplicates: Duplicates, pinned: Collection[str]) -> l
             del node.input[:]
             node.input.extend(inputs)
     used = {r for i in ordered for r in reads[i]} | set(graph.outputs)
-    _splice(draft, [entries[i][2] for i in ordered], used)
+    stored = _stored(draft, [entries[i][2] for i in ordered])
+    _splice(draft, [entries[i][2] for i in ordered if id(entries[i][2]) not in stored], used)
     return traced
+
+
+def _stored(draft: Draft, nodes: Sequence[NodeProto]) -> set[int]:
+    """Nodes, by identity, whose constants become initializers: those that a node which is written anew reads.  Tools
+    that work on a file, quantizers first of all, look for the weights of an op among its initializers."""
+    graph, stored = draft.graph, set[int]()
+    if isinstance(graph.proto, FunctionProto):
+        return stored
+    own = {id(node) for node in graph.nodes}
+    read = {name for node in nodes if id(node) not in own for name in node.input} - set(graph.outputs)
+    for node in nodes:
+        if node.op_type == "Constant" and node.domain in STANDARD and node.output[0] in read:
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    tensor = TensorProto()
+                    tensor.CopyFrom(attribute.t)
+                    tensor.name = node.output[0]
+                    draft.constants[tensor.name] = tensor
+                    stored.add(id(node))
+    return stored
 
 
 class _Scope:

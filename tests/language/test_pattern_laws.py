@@ -50,7 +50,14 @@ FOR_TERMS_ALONE = {
     "QuantizeLinear(DequantizeLinear(q, c), c) = q": "it holds of bytes alone, and a pattern knows no types",
     "Concat(2 * x, -2 * y, axis=-1) = 2 * Concat(x, -1 * y, axis=-1)": "rules write what is scaled outside",
     "Softmax(x - ReduceMax(x, axes=(-1,))) = Softmax(x)": "rules write Softmax without what it takes off",
-}
+} | dict.fromkeys(
+    (
+        "SequenceInsert(SequenceConstruct(x, y), a) = SequenceConstruct(x, y, a)",
+        "SequenceAt(SequenceConstruct(x, y), -1) = y",
+        "ConcatFromSequence(SequenceConstruct(x, y), axis=1) = Concat(x, y, axis=1)",
+    ),
+    "no rule speaks of sequences",
+)
 """Equations that patterns need not obey, and why."""
 SPELLED = [(law, op) for law, op in CASES if spelled(law) and law.equation not in FOR_TERMS_ALONE]
 

@@ -47,6 +47,25 @@ def test_what_others_read_of_the_inside_stays() -> None:
     assert left(f"{SILU}  y = Tan (w)", **both).count("Sigmoid") == 1
 
 
+def test_constants_that_a_new_node_reads_become_initializers_and_no_others() -> None:
+    """Quantizers look for the weights of an op among them."""
+    weights = ", ".join(map(str, range(64)))
+    made = fuse(
+        model(
+            f"""w = Constant<value = float[8, 8] {{{weights}}}>()
+            b = Constant<value = float[8] {{1, 2, 3, 4, 5, 6, 7, 8}}>()
+            v = Constant<value = float[8] {{8, 7, 6, 5, 4, 3, 2, 1}}>()
+            p = MatMul(x, w) q = Add(p, b) e = Exp(q) y = Pow(v, e)"""
+        ),
+        CATALOGUE,
+    ).model.graph
+    assert [(node.op_type, list(node.output)) for node in made.node if node.op_type == "Constant"] == [
+        ("Constant", ["v"])
+    ]
+    assert {tensor.name for tensor in made.initializer} == {"w", "b"}
+    assert {name for node in made.node for name in node.input} >= {"w", "b"}
+
+
 def test_declarations_of_values_that_are_gone_go() -> None:
     before = model(f"{SILU}  y = Tan (w)")
     before = onnx.shape_inference.infer_shapes(before)
