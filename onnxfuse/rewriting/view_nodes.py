@@ -39,11 +39,12 @@ def reshape(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], li
             break
     computed = any(isinstance(dims[i], Sym) for i in open_dims)
     undecided = -1 in dims and any(isinstance(d, Sym) for d in target)
+    # A file whose sizes are changed by hand, as that of a batch is, stays right where a view names none of them.
+    for op, short, long in (("Unsqueeze", source, attrs["shape"]), ("Squeeze", attrs["shape"], source)):
+        if axes := _ones(short, long):
+            return op_node(plan, op, inputs, {"axes": axes}, term.dtype, limit, name)
     if computed or undecided:
-        # A dimension that is 0 in a run leaves -1 undecided: dims of 1 that come, go or move need neither.
-        for op, short, long in (("Unsqueeze", source, attrs["shape"]), ("Squeeze", attrs["shape"], source)):
-            if axes := _ones(short, long):
-                return op_node(plan, op, inputs, {"axes": axes}, term.dtype, limit, name)
+        # A dimension that is 0 in a run leaves -1 undecided: dims of 1 that move need neither.
         moved = _moved_ones(source, attrs["shape"])
         if moved is not None:
             return plan.node("Transpose", inputs, {"perm": moved}, limit, name)
