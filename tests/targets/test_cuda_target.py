@@ -84,7 +84,7 @@ ATTENTION: dict[str, tuple[onnx.ModelProto, dict[str, int]]] = {
     ),
     "a bias of queries and keys alone": (
         model(attention(MASKED, ", T[s,6] M")),
-        {"ms.MultiHeadAttention": 1, "Reshape": 1},
+        {"ms.MultiHeadAttention": 1, "Unsqueeze": 1},
     ),
     "a guard beside a mask": (
         model(attention(SAFE, ", T[b,1,s,6] M")),

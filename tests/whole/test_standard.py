@@ -89,7 +89,7 @@ def test_a_function_body_folds_back_to_its_op(op: str) -> None:
     # A mask that may hold the lowest number is floored before Attention (rules/fusions/6_masks/lowest.rule).
     apart = {"Constant", *(("IsInf", "Max", "Where", "Mul", "Add") if op == "Attention" else ())}
     # A mask that is one row is given two dimensions, which onnxruntime's Attention wants.
-    row = {"Reshape"} if op == "Attention" else set()
+    row = {"Unsqueeze"} if op == "Attention" else set()
     left = {
         name: [n for n in nodes if n not in apart | (row if "rank1" in name else set())] for name, nodes in left.items()
     }

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "B, 4",
         """s = SplitToSequence <axis = 1, keepdims = 0> (x)
         y = SequenceAt (s, two)""",
-        ["Slice", "Reshape"],
+        ["Slice", "Squeeze"],
     ),
     "one behind the other": (
         "B, 12, 4",
