@@ -141,7 +141,7 @@ def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
     rest = f"{len(times) - len(known)} of unknown shapes" if len(known) < len(times) else ""
     out.print(Text(f"  {', '.join(filter(None, (total, rest, host)))}", style="dim"))
     for refused in sorted({why for fusion in report.fusions if fusion.estimate for why in fusion.estimate.refused}):
-        out.print(Text(f"  products {refused}", style="dim"))
+        out.print(Text(f"  {refused}", style="dim"))
     out.print()
 
 

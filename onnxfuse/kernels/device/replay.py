@@ -186,8 +186,8 @@ class Capture:
     architecture = ""
     maps = True
 
-    def __init__(self, multiprocessors: int, arrays: Arrays) -> None:
-        self.multiprocessors = multiprocessors
+    def __init__(self, device: Device, arrays: Arrays) -> None:
+        self.device, self.multiprocessors = device, device.multiprocessors
         self.launches: list[_Repeated] = []
         self.scratched = self.counted = 0
         self.values: Sequence[int] = ()
@@ -240,7 +240,7 @@ def record(launch: Writing, device: Device, inputs: Arrays, outputs: Arrays) -> 
     """What `launch(device, inputs, outputs)` would launch; nothing is."""
     # One array may stand in two places, but not the next time.
     stands = [None if a is None else Buffer(address(a), a.shape, a.dtype) for a in (*inputs, *outputs)]
-    capture = Capture(device.multiprocessors, stands)
+    capture = Capture(device, stands)
     launch(capture, stands[: len(inputs)], stands[len(inputs) :])
     return Launches(device, capture.launches, capture.scratched, capture.counted)
 

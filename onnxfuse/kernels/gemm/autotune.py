@@ -17,7 +17,7 @@ without a measurement; a product that cannot have that form has the vendor's, an
 "tcgen05".
 
 Verdicts are kept in `products.json` in the cache folder of the kernels (~/.cache/onnxfuse/emulator, or
-$ONNXFUSE_CACHE), as by_card.py has it::
+$ONNXFUSE_CACHE), as device/by_card.py has it::
 
     {"schema": 3,
      "seconds": {"NVIDIA H200 sm_90, driver 13000, NVRTC 13.2, cuBLAS 13.2.0, nvmath 1.0.0":
@@ -43,10 +43,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onnxfuse.errors import KernelError, UsageError
+from onnxfuse.kernels.device.by_card import ByCard, is_named
 from onnxfuse.kernels.device.device import Product, Source, Vendor
 from onnxfuse.system.cache_folder import cache_folder
-
-from .by_card import ByCard, is_named
 
 TILED, WGMMA, TMA, TCGEN05, VENDOR, CUBLASLT = "tiled", "wgmma", "tma", "tcgen05", "vendor", "cublaslt"
 OF_ONE_CARD = (WGMMA, TMA, TCGEN05)

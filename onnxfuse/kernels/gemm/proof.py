@@ -9,34 +9,24 @@ batch of two where operands come by tensor maps, which have a dimension for it; 
 side by side; and of several products of one operand, each tile of which chooses one: for each element type and way to
 store b.  What is behind a product is the same text for all tiles.
 
-Verdicts are kept in `proofs.json` beside those of autotune.py, by card (with the versions of its driver and compiler)
-and by the digest of the kernels' text: "" where it is proved, else why it is refused.  A proof that was begun and did
-not end has taken its process with it: it stands as a refusal until another text, driver or compiler comes, or the file
-goes::
-
-    {"schema": 1, "proofs": {"NVIDIA H200 sm_90, driver 13000, NVRTC 13.2, ...": {"1f0c89ab77d01c3e": ""}}}
+Verdicts are kept in `proofs.json` beside those of autotune.py, see device/first_use.py.
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
-import warnings
 from collections.abc import Mapping
-from functools import cache
-from itertools import accumulate
-from math import prod
-from pathlib import Path
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxfuse.kernels.device.device import Buffer, Device, Launch, Product, Vendor, address
+from onnxfuse.kernels.device.device import Buffer, Device, Launch, Product, TensorType, Vendor
+from onnxfuse.kernels.device.first_use import POISON, FirstUse, results
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.system.cache_folder import cache_folder
 
 from .autotune import GATED, SIBLINGS, TCGEN05, TMA, WGMMA, Class
-from .by_card import ByCard, is_named
 from .plan import (
     FORM_TILES,
     Pass,
@@ -52,14 +42,10 @@ from .source import epilogue
 from .source import gated as gated_source
 from .tiles import HALF, Division, Tile
 
-SCHEMA = 1
 SIZE = (392, 520, 1032)
 """m, n and k of the product that is compared."""
 LARGEST = 4
 """Of its operands: their sums are below 2^24, and exact in float32."""
-GUARD = 256
-"""Bytes behind each result that nobody may write, and a multiple of which each array begins at."""
-POISON = 0xFF
 GATE = """struct Gate {
     static __device__ __forceinline__ float of(float first, float second) { return first - 2.0f * second; }
 };
@@ -67,75 +53,24 @@ GATE = """struct Gate {
 BY = {WGMMA: "by warpgroups", TMA: "by warpgroups and tensor maps", TCGEN05: "with sums in tensor memory"}
 SECOND = "second"
 """The result of the second product of several."""
-BEGUN = "its proof was begun there, and did not end"
-EMULATED = "emulated"
-"""The card where there is none."""
 
 Real = NDArray[np.float32]
-Known = dict[str, dict[str, str]]
-"""Card → digest of a kernel's text → why it is refused, empty if it is not."""
 
 
-class Proofs:
-    """The verdicts, in memory and in a file.  Several threads and processes may share them."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = ByCard(path, SCHEMA, "proofs", str)
-        self._lock = threading.Lock()
-        self._known: Known | None = None
-        self._read: Known | None = None
+class Proofs(FirstUse):
+    """The verdicts of products."""
 
     def holds(self, device: Device, vendor: Vendor, which: Class, form: str = WGMMA) -> bool:
-        """Whether products of a class may run on a device in this form; the first time they are compared
-        there.
-
-        A RuntimeWarning says once for each process and kernel that it is refused.  Nothing is compared, and nothing
-        unknown holds, while a graph is captured."""
-        card, digest = vendor.card or EMULATED, _digest(which, form)
-        known = self._known
-        if known is not None and digest in known.get(card, {}):
-            return not known[card][digest]
-        if vendor.capturing:
-            return False
-        with self._lock:
-            found = (self._known or {}).get(card, {}).get(digest)
-            if found is None and vendor.card:
-                found = self._file.read().get(card, {}).get(digest)
-            if found is None:
-                self._keep(vendor, card, digest, BEGUN)
-                found = difference(device, vendor, which, form)
-            self._keep(vendor, card, digest, found)
-        if found:
-            warnings.warn(
-                f"products of {which.dtype} {BY[form]} are refused on {card}: {found}; other forms run",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return not found
+        """Whether products of a class may run on a device in this form; the first time they are compared there (see
+        `FirstUse.proved`)."""
+        found = partial(difference, device, vendor, which, form)
+        return self.proved(vendor, _digest(which, form), found, f"products of {which.dtype} {BY[form]}")
 
     def refusal(self, card: str, which: Class, form: str = WGMMA) -> str:
         """Why products of a class are refused in a form on the cards that go by this name; empty where they are not, on
         one of them, and where nothing is known."""
-        if self._read is None:
-            self._read = self._file.read()
-        verdicts = {name: known for name, known in self._read.items() if is_named(card, name)}
-        digest = _digest(which, form) if verdicts else ""
-        found = {name: known[digest] for name, known in verdicts.items() if digest in known}
-        if not found or "" in found.values():
-            return ""
-        name, why = max(found.items())
-        return f"{BY[form]} ({which.dtype}) are refused on {name}: {why}"
-
-    def _keep(self, vendor: Vendor, card: str, digest: str, verdict: str) -> None:
-        """Remember a verdict, and add it to what other processes have put into the file; none of an emulated card."""
-        known = self._file.read() if vendor.card else {}
-        for other, verdicts in (self._known or {}).items():
-            known.setdefault(other, {}).update(verdicts)
-        known.setdefault(card, {})[digest] = verdict
-        if vendor.card:
-            self._file.write(known)
-        if verdict != BEGUN:
-            self._known = known
+        found = self.refused(card, lambda: _digest(which, form))
+        return f"products {BY[form]} ({which.dtype}) are refused on {found[0]}: {found[1]}" if found else ""
 
 
 def difference(device: Device, vendor: Vendor, which: Class, form: str = WGMMA) -> str:
@@ -143,40 +78,32 @@ def difference(device: Device, vendor: Vendor, which: Class, form: str = WGMMA) 
     m, n, k = SIZE
     real, kind, parts = DTYPES[which.dtype], _kind(which), _matrices(which, form)
     shapes = _shapes(which, form)
-    sizes = [-(-prod(shape) * real.itemsize // GUARD) * GUARD + GUARD for shape in shapes.values()]
-    starts = list(accumulate(sizes, initial=0))
     rng = np.random.default_rng(m)
     operands = {
         name: rng.integers(-LARGEST, LARGEST + 1, shape).astype(np.float32)
         for name, shape in shapes.items()
         if name != "y"
     }
+
+    def run(one: Pass | SiblingsLaunch, arrays: Mapping[str, Buffer], whole: Buffer) -> None:
+        made = {"y": Buffer(whole.pointer, shapes["y"], real)}
+        made[SECOND] = Buffer(whole.pointer + m * n * real.itemsize, (m, n), real)
+        device.launch(one.launch, one.arguments({**arrays, **made}))
+
     try:
-        with device.scratch(starts[-1]) as memory:
-            first = address(memory)
-            arrays = {
-                name: Buffer(first + start, shape, real)
-                for (name, shape), start in zip(shapes.items(), starts, strict=False)
-            }
-            for name, values in operands.items():
-                vendor.write(arrays[name], values.astype(real))
-            whole = Buffer(arrays["y"].pointer, (sizes[-1],), np.dtype(np.uint8))
-            arrays[SECOND] = Buffer(whole.pointer + m * n * real.itemsize, (m, n), real)
-            results = []
-            for one in _launched(*kind, form):
-                vendor.write(whole, np.full(whole.shape, POISON, np.uint8))
-                device.launch(one.launch, one.arguments(arrays))
-                results.append(vendor.read(whole))
+        given = {name: values.astype(real) for name, values in operands.items()}
+        runs = [partial(run, one) for one in _launched(*kind, form)]
+        found = results(device, vendor, given, TensorType(real, shapes["y"]), runs)
     except Exception as error:  # of the driver, of CuPy, ours: whatever it is, this kernel is not to run there
         return f"its proof failed: {error}"
     end = parts * m * n * real.itemsize
-    by_warps, *by_warpgroups = (found[:end].view(np.uint16) for found in results)
+    by_warps, *by_warpgroups = (each[:end].view(np.uint16) for each in found)
     if (by_warps != _exact(which, operands).astype(real).view(np.uint16).ravel()).any():
         return "those by warps, which it is compared with, are wrong there"
-    for found, whole_result in zip(by_warpgroups, results[1:], strict=True):
+    for numbers, whole_result in zip(by_warpgroups, found[1:], strict=True):
         if (whole_result[end:] != POISON).any():
             return "it writes behind its result"
-        if wrong := int((by_warps != found).sum()):
+        if wrong := int((by_warps != numbers).sum()):
             return f"{wrong} of {parts * m * n} numbers of a product {m} x {k} x {n} are others"
     return ""
 

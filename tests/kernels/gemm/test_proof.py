@@ -14,12 +14,13 @@ import pytest
 
 from onnxfuse.kernels import of_region
 from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.first_use import BEGUN
 from onnxfuse.kernels.emulator import memory
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import forms, proof
 from onnxfuse.kernels.gemm.autotune import TMA, VARIABLE, WGMMA, Class, Verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
-from onnxfuse.kernels.gemm.proof import BEGUN, Proofs
+from onnxfuse.kernels.gemm.proof import Proofs
 from onnxfuse.kernels.gemm.region import ProductRegion
 from onnxfuse.kernels.gemm.tiles import ARCHITECTURE, WARPGROUPS
 from tests.gemm_card import CARD, Card
@@ -189,7 +190,8 @@ def test_a_map_of_another_pattern_is_refused(path: Path, monkeypatch: pytest.Mon
     with pytest.warns(RuntimeWarning, match="by warpgroups and tensor maps are refused"):
         product(device)
     assert device.launched[-1] == ""
-    assert Proofs(path).refusal("fake", PLAIN, TMA).startswith("by warpgroups and tensor maps (float16) are refused on")
+    told = Proofs(path).refusal("fake", PLAIN, TMA)
+    assert told.startswith("products by warpgroups and tensor maps (float16) are refused on")
     assert Proofs(path).refusal("fake", PLAIN) == ""
 
 
@@ -199,7 +201,9 @@ def test_why_it_is_refused_is_told_of_a_card_by_its_name(path: Path, monkeypatch
     monkeypatch.setattr(proof, "difference", lambda device, *_: "" if device is other else "3 numbers are others")
     with pytest.warns(RuntimeWarning):
         assert not Proofs(path).holds(device, device.vendor, PLAIN)
-    assert Proofs(path).refusal("fake", PLAIN) == f"by warpgroups (float16) are refused on {CARD}: 3 numbers are others"
+    assert Proofs(path).refusal("fake", PLAIN) == (
+        f"products by warpgroups (float16) are refused on {CARD}: 3 numbers are others"
+    )
     assert Proofs(path).refusal("fake", PLAIN, TMA) == ""
     for card, which in (("h200", PLAIN), ("fake", PLAIN._replace(transposed=True))):
         assert Proofs(path).refusal(card, which) == ""

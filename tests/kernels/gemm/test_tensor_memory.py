@@ -111,7 +111,7 @@ def test_what_computes_wrongly_is_refused_and_the_product_right(path: Path, mist
         product(device)
     assert device.launched[-1] == ""
     refused = Proofs(path).refusal("fake", PLAIN, TCGEN05)
-    assert refused.startswith(f"with sums in tensor memory (float16) are refused on {CARD}: ")
+    assert refused.startswith(f"products with sums in tensor memory (float16) are refused on {CARD}: ")
     assert Proofs(path).refusal("fake", PLAIN) == "", "of another form nothing is known"
 
 

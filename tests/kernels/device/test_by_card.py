@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.kernels.gemm.by_card import ByCard
+from onnxfuse.kernels.device.by_card import ByCard
 
 
 @pytest.fixture
