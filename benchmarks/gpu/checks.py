@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -90,14 +90,19 @@ def compile_all(every: Iterable[Planned], machine: Machine, threads: int) -> Ite
 
 
 @contextmanager
-def product_form(form: str) -> Iterator[None]:
-    """Products take this form, or the one that was measured to be faster if it is empty."""
-    before = os.environ.get(VARIABLE, "")
-    os.environ[VARIABLE] = form
+def settled(variable: str, form: str) -> Iterator[None]:
+    """Kernels take the form that an environment variable settles, or their own choice if it is empty."""
+    before = os.environ.get(variable, "")
+    os.environ[variable] = form
     try:
         yield
     finally:
-        os.environ[VARIABLE] = before
+        os.environ[variable] = before
+
+
+def product_form(form: str) -> AbstractContextManager[None]:
+    """Products take this form, or the one that was measured to be faster if it is empty."""
+    return settled(VARIABLE, form)
 
 
 def check(case: Case, machine: Machine) -> Row:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onnxfuse.kernels import KERNELS
+from onnxfuse.kernels.attention.proof import WARPS
 from onnxfuse.kernels.gemm.autotune import FORMS
 
 from .contest import OURS
@@ -103,7 +104,7 @@ def markdown(found: Row, most: int | None = MOST_LINES) -> list[str]:
         _stack([row for row in of("split_stack") if "sides" in row]),
         _sessions(of("session")),
         _models(of("models")),
-        _sides("attention", of("attention"), (OURS, *BACKENDS, EAGER, FLEX)),
+        _sides("attention", of("attention"), (OURS, WARPS, *BACKENDS, EAGER, FLEX)),
         _sides("product", of("products"), (OURS, *FORMS, "eager", "compile")),
         _sides("node", of("time", "torch", "tuned"), (OURS, "eager", "compile", "max-autotune")),
     ]
@@ -200,7 +201,7 @@ def _sides(title: str, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
         sides, failed = row["sides"], row.get("failed", {})
         share, fits = row.get("of_floor", row.get("of_copy")), row["cached"] and row.get("bound") != "flops"
         part = "in cache" if fits else f"{share:.0%}" if share else ""
-        others = [summary["us"] for side, summary in sides.items() if side != OURS and side not in FORMS]
+        others = [summary["us"] for side, summary in sides.items() if side not in (OURS, WARPS, *FORMS)]
         ours = sides[OURS]["us"]
         best = f"{min(others) / ours:.2f}" if others and ours else ""
         cells = " | ".join("no" if side in failed else _us(sides.get(side)) for side in names)

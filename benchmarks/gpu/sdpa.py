@@ -5,14 +5,21 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from . import attentions, peers, timing
-from .contest import OURS, Contest, Refused, Way, Ways
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.attention.proof import VARIABLE, WARPS
+from onnxfuse.kernels.attention.source import ARCHITECTURE
+
+from . import attentions, checks, expected, peers, timing
+from .contest import OURS, Contest, Own, Refused, Way, Ways
+from .machine import Machine, Run
 from .plan import SkippedError
 from .sizes import Timed
+from .timing import Set
 
 BACKENDS = {
     "flash": "FLASH_ATTENTION",
@@ -29,8 +36,27 @@ MOST_SCORES = 2**32
 def contest(node: Timed) -> Contest:
     """Ours and each of PyTorch's."""
     more = {"kind": attentions.kind(node)}
-    own = {OURS: lambda machine, every: timing.ours(node, machine, every)}
+    own: dict[str, Own] = {OURS: partial(timing.ours, node)}
+    kernel = expected.kernel(node.op, node.attributes)
+    if isinstance(kernel, Attention) and kernel.by_warpgroups(node.types, 1):
+        own[WARPS] = partial(_by_warps, node)
     return Contest(node, own, attentions.verify, partial(ways, node), more)
+
+
+def _by_warps(node: Timed, machine: Machine, every: Sequence[Set]) -> Callable[[int], Run]:
+    """What launches ours by warps, where a card has another form of it."""
+    if machine.device.architecture + "a" != ARCHITECTURE:
+        raise KernelError("this card has no other form")
+    launch = timing.ours(node, machine, every)
+
+    def at(i: int) -> Run:
+        def run() -> None:
+            with checks.settled(VARIABLE, WARPS):
+                launch(i)()
+
+        return run
+
+    return at
 
 
 def ways(node: Timed, module: Any) -> Ways:

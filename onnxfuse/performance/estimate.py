@@ -10,7 +10,7 @@ product takes as long as ours would, fused or not.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +21,16 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.attention import proof as attention_proof
 from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.attention.source import ARCHITECTURE
 from onnxfuse.kernels.device import cublaslt
 from onnxfuse.kernels.device.device import Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Work
+from onnxfuse.kernels.gemm import proof
 from onnxfuse.kernels.gemm.autotune import Class, best, verdicts
 from onnxfuse.kernels.gemm.forms import ByForms
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
-from onnxfuse.kernels.gemm.proof import proofs
 from onnxfuse.kernels.inspect.executed import Executed
 from onnxfuse.kernels.inspect.launches import launches, occupancy
 from onnxfuse.lifting.lift import lift
@@ -189,6 +191,19 @@ class _Ours(NamedTuple):
     """Why forms by warpgroups, where it has any, are none of them."""
 
 
+def _by_warpgroups(
+    kernel: Kernel, types: Sequence[TensorType | None], wanted: Sequence[bool] | None, card: Card
+) -> Iterator[tuple[Sequence[Launch], str]]:
+    """What its forms by warpgroups launch, and why that is refused on the card, empty if it is not."""
+    if isinstance(kernel, ByForms):
+        for other in kernel.by_warpgroups(types, card.multiprocessors, card.architecture):
+            yield other.launches, proof.proofs().refusal(card.name, other.which, other.form)
+    elif isinstance(kernel, Attention) and card.architecture + "a" == ARCHITECTURE:
+        made = kernel.by_warpgroups(types, card.multiprocessors, wanted)
+        if made and types[0] is not None:
+            yield made, attention_proof.proofs().refusal(card.name, types[0].dtype.name)
+
+
 def _launched(
     kernel: Kernel,
     work: Work,
@@ -199,12 +214,11 @@ def _launched(
 ) -> _Ours:
     forms: list[Sequence[Launch]] = [launches(kernel, types, card.multiprocessors, wanted)]
     refused: list[str] = []
-    if isinstance(kernel, ByForms):
-        for other in kernel.by_warpgroups(types, card.multiprocessors, card.architecture):
-            if why := proofs().refusal(card.name, other.which, other.form):
-                refused.append(why)
-            else:
-                forms.append(other.launches)
+    for launched, why in _by_warpgroups(kernel, types, wanted, card):
+        if why:
+            refused.append(why)
+        else:
+            forms.append(launched)
     found = [(made, _counted(kernel, work, made, rate, card)) for made in forms]
     each = [(made, executed, own(work, made, executed, rate, card)) for made, executed in found]
     made, executed, ours = min(each, key=lambda one: one[2].seconds)

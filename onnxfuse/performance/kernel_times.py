@@ -3,7 +3,7 @@
 Bytes and operations are those of the kernel's `Work`.  Where instructions of the compiled kernel are counted, its
 multiprocessors issue them, and its tensor cores multiply: a warp waits for one before it goes on with the other, so
 that the times add up, as they do in the published figures of FlashAttention-2; products by warpgroups go on beside
-their main loop.  A grid of fewer blocks than there are
+their main loop, but for those of attention.  A grid of fewer blocks than there are
 multiprocessors gets that share of the bandwidth, and all else waits for the multiprocessor with the most blocks.
 
 A product is the vendor's, with a pass behind it, where that takes less: `kernels.gemm.autotune` sees to it on the card.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.device.device import Launch
 from onnxfuse.kernels.device.kernel import Work
 from onnxfuse.kernels.inspect.executed import MULTIPLICATIONS, Executed, executed
@@ -100,8 +101,11 @@ def _issue(found: Executed, launch: Launch, card: Card) -> float:
     """Seconds of a launch's instructions, and of the products that a warp waits for.
 
     Those of warpgroups, which sources for one architecture have, go on by themselves beside the main loop; what is
-    around it waits for them, for a multiprocessor has room for one block of the large tile."""
+    around it waits for them, for a multiprocessor has room for one block of the large tile.  Attention waits for each
+    of its products, be they by warps or by warpgroups."""
     products = 2 * MULTIPLICATIONS * found.products
+    if launch.source.architecture and launch.entry == Attention.name:
+        return found.instructions / card.issued + products / card.warpgroup_tensor
     if launch.source.architecture:
         beside = (found.instructions - found.around) / card.issued
         return max(products / card.warpgroup_tensor, beside) + found.around / card.issued

@@ -354,7 +354,7 @@ def test_the_tables_say_what_was_reached_and_refused(tmp_path: Path) -> None:
     text = "\n".join(report.markdown(record, most=None))
     assert "| attention without a mask, of the rate of flash | 0.70 | 0.69 | 0.74 | 2 | missed, by b |" in text
     assert "| decode with past and present, of a copy's bandwidth | 0.80 | | | 0 | not measured |" in text
-    assert "| c | 50% | 5.0 | no | 6.0 |  | 9.0 |  |  | 1.20 |" in text
+    assert "| c | 50% | 5.0 |  | no | 6.0 |  | 9.0 |  |  | 1.20 |" in text
     assert "| f |  | 5.0 | 5.0 |  |  |  | 6.0 |" in text
     assert "attention: no flash for 1: no masks" in text
     assert "models: no onnxruntime for 1: no CUDA provider" in text

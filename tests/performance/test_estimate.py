@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, parser
 
 import onnxfuse
 from benchmarks.gpu import report as gpu_report
 from onnxfuse.cli.main import main
 from onnxfuse.errors import UsageError
+from onnxfuse.kernels.attention import proof as attention_proof
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.gemm import autotune
 from onnxfuse.kernels.gemm.autotune import TMA, Class
@@ -115,25 +116,54 @@ def test_a_refused_form_does_not_count_and_the_reason_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept, model = Proofs(tmp_path / "proofs.json"), linear(8192, 1024, 2048)
-    monkeypatch.setattr(estimate, "proofs", lambda: kept)
+    monkeypatch.setattr(estimate.proof, "proofs", lambda: kept)
     which = Class("float16", 1, 8192, 2048, 1024, False, 16, "Relu bias")
     card, why = "NVIDIA H200 sm_90, driver 13000", "3 numbers are others"
     vendor: Any = SimpleNamespace(card=card)
     kept._keep(vendor, card, _digest(which), why)
     found = only(model)
-    assert found.refused == (f"by warpgroups (float16) are refused on {card}: {why}",)
+    assert found.refused == (f"products by warpgroups (float16) are refused on {card}: {why}",)
     assert found.kernels[0].threads == 288, "they may come by tensor maps, of which nothing is known"
     kept._keep(vendor, card, _digest(which, TMA), why)
     kept._read = None
     found = only(model)
-    assert found.refused[1] == f"by warpgroups and tensor maps (float16) are refused on {card}: {why}"
+    assert found.refused[1] == f"products by warpgroups and tensor maps (float16) are refused on {card}: {why}"
     assert found.kernels[0].threads == 128, "by warps"
     assert only(model, card="h100").refused == ()
     path = tmp_path / "linear.onnx"
     onnx.save(model, path)
     assert main(["report", str(path), "--estimate"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert f"products {found.refused[0]}" in told
+    assert found.refused[0] in told
+
+
+def attention(queries: int) -> ModelProto:
+    """Eight heads of 128 channels over 2,048 keys."""
+    return parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float16[1, 8, {queries}, 128] q, float16[1, 8, 2048, 128] k, float16[1, 8, 2048, 128] v)
+        => (float16[1, 8, {queries}, 128] y) {{
+          t = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, t)
+          w = Softmax <axis = -1> (s)  y = MatMul (w, v) }}"""
+    )
+
+
+def test_attention_by_warpgroups_is_what_a_card_that_has_them_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In less time, as its products take; where it is refused the reason is told, and it is by warps."""
+    kept = attention_proof.Proofs(tmp_path / "proofs.json")
+    monkeypatch.setattr(attention_proof, "proofs", lambda: kept)
+    by_warpgroups = only(attention(2048))
+    card, why = "NVIDIA H200 sm_90, driver 13000", "3 numbers are others"
+    vendor: Any = SimpleNamespace(card=card)
+    kept._keep(vendor, card, attention_proof.digest("float16"), why)
+    kept._read = None
+    by_warps = only(attention(2048))
+    assert by_warpgroups.refused == only(attention(1)).refused == only(attention(2048), card="a100").refused == ()
+    assert by_warps.refused == (f"attention kernels by warpgroups (float16) are refused on {card}: {why}",)
+    assert by_warps.kernels[0].shared == by_warpgroups.kernels[0].shared + 64 * 2 * 16, "rows are 16 bytes apart"
+    assert 0.5 < (by_warpgroups.seconds or 0.0) / (by_warps.seconds or 1.0) < 0.8
 
 
 def test_float32_is_computed_without_tensor_cores() -> None:

@@ -9,7 +9,7 @@
 //
 // With ROTARY, queries are turned on their way to shared memory; the keys come turned, see attention_present.cu.
 //
-// defines  TYPE, TENSOR (products on tensor cores), WARPS, KEYS (of a tile), HEAD and HEAD_V (multiples of 16 that hold
+// defines  TYPE, TENSOR (products on tensor cores), WARPGROUPS (by four warps together, sm_90a), WARPS, KEYS (of a tile), HEAD and HEAD_V (multiples of 16 that hold
 //          the head sizes), VECTOR and VECTOR_Y (elements of one access to inputs, to the output), CAPPED (1 if softcap
 //          is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR (1, 2 or 8 keys of one access), ROTARY (0 if nothing is turned) and what
 //          attention_rotary.cuh asks for
@@ -22,14 +22,14 @@
 // most half a unit in the last place of TYPE times the sum of what its terms are worth without their signs.
 //
 // An H100 has more than mma.sync gives: FlashAttention-2 reaches 35 % of its rate in half precision, FlashAttention-3
-// up to 75 % (Shah et al. 2024).  A path of its own for sm_90 would differ in this:
-// products  wgmma of four warps takes keys and values from shared memory as they lie, in rows of 128 bytes swizzled
-//           instead of STRIDE, and needs no ldmatrix; with 64 rows at least it is for many queries only, and decoding,
-//           which waits for memory, would stay as it is
+// up to 75 % (Shah et al. 2024).  With WARPGROUPS the four warps of a block multiply together (attention_warpgroup.cuh),
+// which have 64 rows: that is for many queries, and decoding, which waits for memory, stays as it is.  What it does not have
+// of FlashAttention-3:
 // copies    one warp asks TMA for tiles in a ring of two to four, and mbarriers say when they are there: no thread
 //           computes addresses, and no __syncthreads is left in the loop.  The host encodes a tensor map of each input,
 //           by address and steps, which the calls of a class of shapes do not have in common
-// softmax   of four warps is taken while the tensor cores work for the other four, which the barriers forbid here
+// softmax   of four warps is taken while the tensor cores work for the other four; here it is those of another block,
+//           of which a multiprocessor has two or three
 #include "attention.cuh"
 #if ROTARY
 #include "attention_rotary.cuh"
@@ -51,14 +51,21 @@ constexpr int BLOCKS = (SMALL ? 12 : 8) / WARPS;
 // A boolean mask of eights is read while the values are on their way, for no register is left before.
 constexpr bool LATE = SMALL && MASKED_BY_EIGHT && MASK == BOOLEAN;
 constexpr bool ROOM = VECTOR == CHUNK && HEAD <= 128 && HEAD_V <= 128;  // for addresses in registers
-// Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
-constexpr int STRIDE = HEAD + CHUNK;
-constexpr int STRIDE_V = HEAD_V + CHUNK;
-constexpr int QUERY_STRIDE = STRIDE > STRIDE_V ? STRIDE : STRIDE_V;
+// Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks; keys and values
+// that warpgroups read are in panels instead.
+constexpr int PAD = WARPGROUPS ? 0 : CHUNK;
+constexpr int STRIDE = HEAD + PAD;
+constexpr int STRIDE_V = HEAD_V + PAD;
+constexpr int QUERY_STRIDE = (HEAD > HEAD_V ? HEAD : HEAD_V) + CHUNK;
 
 #if TENSOR && __CUDA_ARCH__ >= 800
 #include "attention_tensor.cuh"
+#if WARPGROUPS
+#include "attention_warpgroup.cuh"
+using Products = Warpgroup;
+#else
 using Products = Tensor;
+#endif
 #else
 #include "attention_scalar.cuh"
 using Products = Scalar;
@@ -173,8 +180,7 @@ again:
     float o[HEAD_V / 8][4];
 #pragma unroll
     for (int n = 0; n < HEAD_V / 8; n++) fill(o[n], 0.0f);
-    __pipeline_wait_prior(0);
-    __syncthreads();
+    arrived<Products>();
     if (RAW && (even || times < 0.0f)) {
         const float sign = even ? 0.0f : -1.0f;
         for (int i = lane; i < 16 * HEAD; i += 32) {
@@ -195,8 +201,7 @@ again:
 #if MASK
         if (LATE) told.load(key);
 #endif
-        __pipeline_wait_prior(0);
-        __syncthreads();
+        arrived<Products>();
         if (key + KEYS < end) keys.copy(key + KEYS);
 
         if (CAPPED || (!RAW && !NATURAL)) {
@@ -230,8 +235,7 @@ again:
 #endif
         softmax.add(s, o, unit);
         products.add_values(o, s, value_tile);
-        __pipeline_wait_prior(0);
-        __syncthreads();
+        arrived<Products>();
     }
     if (bold && __syncthreads_or(softmax.lost())) {
         bold = false;

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Array, Device, TensorType, nbytes
+from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import EITHER, Parameter, Signature, Work
-from onnxfuse.kernels.device.replay import Arrays, Capture, Replay
+from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
+from onnxfuse.kernels.device.replay import Arrays, Capture, Replay, record
 
 from .plan import UNBOUNDED, Class, Plan, Setting, class_of, relative
-from .sizes import MOST_LENGTH, Sizes
+from .proof import proofs
+from .sizes import MOST_LENGTH, OUTPUTS, Sizes
+from .source import ARCHITECTURE
 
 KNOWN = 64
 """Classes of shapes that a node remembers; past that it begins anew."""
@@ -127,8 +131,25 @@ class Attention:
             self._plans[key] = plan
         plan.launch(device, inputs, outputs)
 
+    def by_warpgroups(
+        self, inputs: Sequence[TensorType | None], multiprocessors: int, wanted: Sequence[bool] | None = None
+    ) -> list[Launch]:
+        """What would be launched by warpgroups for aligned inputs of these types and the outputs that are `wanted` (all
+        if nothing is said); nothing where there is no such form."""
+        given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
+        asked = [True] * OUTPUTS if wanted is None else [*wanted, *[False] * OUTPUTS]
+        types = zip(self.outputs(inputs), asked, strict=False)
+        made = [Buffer(ADDRESS, t.shape, t.dtype) if ask else None for t, ask in types]
+        recorder = Recorder(multiprocessors)
+        plan = Plan(self._setting, self.sizes(given), multiprocessors, given, made, lambda dtype: True)
+        record(plan.write_down, recorder, given, made)((*given, *made))
+        return recorder.launches if any(one.source.architecture for one in recorder.launches) else []
+
     def _plan(self, device: Device | Capture, inputs: Arrays, outputs: Arrays) -> Plan:
-        return Plan(self._setting, self.sizes(inputs), device.multiprocessors, inputs, outputs)
+        of = device.device if isinstance(device, Capture) else device
+        return Plan(
+            self._setting, self.sizes(inputs), device.multiprocessors, inputs, outputs, partial(_by_warpgroups, of)
+        )
 
     def _write_down(self, recorder: Capture, inputs: Arrays, outputs: Arrays) -> None:
         self._plan(recorder, inputs, outputs).write_down(recorder, inputs, outputs)
@@ -147,3 +168,11 @@ class Attention:
         first = np.maximum(at - self._setting.left, 0)
         last = np.minimum(at + self._setting.right, sizes.total - 1)
         return int(np.maximum(last - first + 1, 0).sum())
+
+
+def _by_warpgroups(device: Device, dtype: str) -> bool:
+    """Whether a device runs attention of an element type by warpgroups: it has them, and they have proved it."""
+    vendor = device.vendor
+    if vendor is None or device.architecture + "a" != ARCHITECTURE:
+        return False
+    return proofs().holds(device, vendor, dtype)

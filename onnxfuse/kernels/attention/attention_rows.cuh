@@ -7,6 +7,24 @@ __device__ __forceinline__ constexpr int slot_of(int key) {
     return MASKED_BY_EIGHT ? (key & ~31) | (key >> 1 & 3) << 3 | (key >> 3 & 3) << 1 | (key & 1) : key;
 }
 
+// Where in a tile a row has the CHUNK elements from `column` on, and where those of another row are whose slot has bits that
+// the own one has not.  Warpgroups read panels of 64 columns, in rows of 128 bytes whose pieces change places with the row
+// (headers/warpgroup.cuh).
+template <int WIDTH> __device__ __forceinline__ constexpr int place_of(int slot, int column) {
+#if WARPGROUPS
+    return column / PANEL * KEYS * PANEL + slot * PANEL + (column / CHUNK % CHUNK ^ slot % 8) * CHUNK;
+#else
+    return slot * WIDTH + column;
+#endif
+}
+template <int WIDTH> __device__ __forceinline__ constexpr int further(int place, int slot) {
+#if WARPGROUPS
+    return (place ^ slot % 8 * CHUNK) + slot * PANEL;
+#else
+    return place + slot * WIDTH;
+#endif
+}
+
 // Begins to copy rows to shared memory: `source(row)` is where row 0 <= row < present is, of `columns` elements; what
 // is behind them is 0.  Keys go to the rows that `slot_of` says.
 template <int COUNT, int COLUMNS, int WIDTH, bool KEY = false, int TOGETHER = 4, class Rows>
@@ -15,7 +33,7 @@ __device__ __forceinline__ void copy_rows(TYPE* to, int present, int columns, co
 #pragma unroll(HEAD > 128 ? 1 : TOGETHER)
     for (int i = threadIdx.x; i < COUNT * CHUNKS; i += THREADS) {
         const int row = i / CHUNKS, column = i % CHUNKS * CHUNK;
-        TYPE* const into = to + (KEY ? slot_of(row) : row) * WIDTH + column;
+        TYPE* const into = to + (KEY ? place_of<WIDTH>(slot_of(row), column) : row * WIDTH + column);
         if constexpr (VECTOR == CHUNK) {
             const bool there = row < present && column < columns;
             __pipeline_memcpy_async(into, there ? source(row) + column : aligned, 16, there ? 0 : 16);

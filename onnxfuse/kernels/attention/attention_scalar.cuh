@@ -5,6 +5,8 @@ struct Scalar {
     static constexpr bool HOLDS = false;
     static constexpr float BOOST = 0.0f;
 
+    static __device__ __forceinline__ void fence() {}
+
     // The column of element i of accumulator n of the output: four neighbours of a lane are one access to a value.
     static __device__ __forceinline__ int column(int n, int i) {
         return n / 2 * 16 + threadIdx.x % 4 * 4 + n % 2 * 2 + i % 2;

@@ -35,6 +35,9 @@ struct Tensor {
     // Where in a tile of keys, and of values, the lane's first row of a matrix is.
     int key_place, value_place;
 
+    // Of what is copied, before a barrier behind which products read it.
+    static __device__ __forceinline__ void fence() {}
+
     // The column of element i of accumulator n of the output.
     static __device__ __forceinline__ int column(int n, int i) { return 8 * n + 2 * (threadIdx.x % 4) + i % 2; }
 

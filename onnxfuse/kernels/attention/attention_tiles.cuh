@@ -19,6 +19,13 @@ struct Place {
     }
 };
 
+// What threads have begun to copy is there for all, and for products that begin then.
+template <class Products> __device__ __forceinline__ void arrived() {
+    __pipeline_wait_prior(0);
+    Products::fence();
+    __syncthreads();
+}
+
 // How tiles of rows come to shared memory, the rows of keys or of values, of `columns` elements.  Row 0 <= j < past is
 // older()[j], each behind the other; j up to `limit` is newer()[j - past], and these are `step` elements apart.
 //
@@ -49,7 +56,7 @@ template <int COLUMNS, int WIDTH> struct Rows {
 
     // Before the first copy.
     __device__ __forceinline__ void begin(int key) {
-        own = slot_of(threadIdx.x / CHUNKS) * WIDTH + threadIdx.x % CHUNKS * CHUNK;
+        own = place_of<WIDTH>(slot_of(threadIdx.x / CHUNKS), threadIdx.x % CHUNKS * CHUNK);
         keep(own);
         if (key < past) {
             read(older(), 0, columns, min(past, limit));
@@ -89,7 +96,7 @@ template <int COLUMNS, int WIDTH> struct Rows {
 #pragma unroll
             for (int first = 0; first < KEYS; first += APART) {
                 if (first + APART > KEYS && first + threadIdx.x / CHUNKS >= KEYS) break;
-                __pipeline_memcpy_async(tile + own + slot_of(first) * WIDTH, from, 16);
+                __pipeline_memcpy_async(tile + further<WIDTH>(own, slot_of(first)), from, 16);
                 from += APART * static_cast<long long>(apart);
             }
         }

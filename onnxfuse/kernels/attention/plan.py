@@ -17,7 +17,7 @@ each number of parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,7 @@ from .source import (
     Rotary,
     Tiles,
     combine_source,
+    has_warpgroups,
     padded,
     present_source,
     resident,
@@ -168,6 +169,7 @@ def _source(
     mask: Array | None,
     vectors: tuple[int, int],
     rotary: Rotary,
+    warpgroups: bool,
 ) -> Source:
     told = Mask.of(mask.shape, sizes.total) if mask is not None else None
     return source(
@@ -182,6 +184,7 @@ def _source(
         if told and mask is not None
         else 1,
         rotary,
+        warpgroups,
     )
 
 
@@ -212,9 +215,11 @@ class Plan:
         multiprocessors: int,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
+        by_warpgroups: Callable[[str], bool] = lambda dtype: False,
     ) -> None:
+        """`by_warpgroups` says whether the form of sm_90a may be taken for an element type, where there is one."""
         y, present_k, present_v = filled(outputs, OUTPUTS)
-        self._sizes, self._multiprocessors = sizes, multiprocessors
+        self._sizes, self._multiprocessors, self._by_warpgroups = sizes, multiprocessors, by_warpgroups
         self._rotary = Rotary(sizes.turned, setting.interleaved)
         # Turned keys are read from where they are turned.
         self._from_present = bool(sizes.turned and present_k is not None and present_v is not None)
@@ -273,8 +278,9 @@ class Plan:
         if sizes.turned:
             angles = () if rotary.interleaved else (cosines, sines)
             rotary = rotary._replace(vector=vector_of(itemsize, [*sizes.q[3:], rotary.step], (q, *angles)))
-        code = _source(setting, sizes, tile, dtype.name, mask, vectors, rotary)
-        shared = shared_bytes(tile, head, head_v, itemsize)
+        warpgroups = has_warpgroups(tile, head, head_v, dtype.name, vectors[0]) and self._by_warpgroups(dtype.name)
+        code = _source(setting, sizes, tile, dtype.name, mask, vectors, rotary, warpgroups)
+        shared = shared_bytes(tile, head, head_v, itemsize, warpgroups)
         small = dtype.name != "float32" and max(head, head_v) <= SMALL and not setting.softcap
         whole = vectors[0] * itemsize == ACCESS
         self._places = self._multiprocessors * resident(tile, shared, small and whole)

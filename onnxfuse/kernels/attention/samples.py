@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from onnxfuse.kernels.device.device import Source
 
 from .grad_source import bias_tiles, grad_source, grad_tiles, together
-from .source import Rotary, combine_source, present_source, source, tiles
+from .source import Rotary, combine_source, has_warpgroups, present_source, source, tiles
 
 LONG, SINGLE = 1024, 1
 """Rows of a head."""
@@ -21,15 +21,7 @@ def samples() -> Iterable[tuple[str, Source]]:
             long, single = tiles(LONG, head, head, tensor), tiles(SINGLE, head, head, tensor)
             yield f"Attention {dtype} {head}", source(dtype, long, head, head, (vector, vector))
             yield f"Attention {dtype} {head} one query", source(dtype, single, head, head, (vector, vector))
-            if dtype == "bfloat16":
-                continue
-            for mask in ("bool", dtype):
-                name = "boolean" if mask == "bool" else "added"
-                wide = 8 if long.keys % 32 == 0 and mask != "float32" else 2
-                yield (
-                    f"Attention {dtype} {head} {name} mask",
-                    source(dtype, long, head, head, (vector, vector), mask=mask, mask_vector=wide),
-                )
+            yield from _masked(dtype, head, vector)
         long = tiles(LONG, 48, 48, tensor)
         yield f"Attention {dtype} 40 odd", source(dtype, long, 48, 48, (1, 1), True, dtype)
         yield f"Attention {dtype} parts", combine_source(dtype, 128)
@@ -47,6 +39,18 @@ def samples() -> Iterable[tuple[str, Source]]:
         yield f"Attention {dtype} present turned", present_source(dtype, vector, Rotary(64, False, vector))
         yield f"Attention {dtype} present neighbours turned", present_source(dtype, vector, neighbours)
     yield from _gradients()
+
+
+def _masked(dtype: str, head: int, vector: int) -> Iterable[tuple[str, Source]]:
+    """With each kind of mask, by warps and, where there is that form, by warpgroups, which have none as well."""
+    long = tiles(LONG, head, head, dtype != "float32")
+    for mask in ("", "bool", dtype) if dtype != "bfloat16" else ("",):
+        kind = {"": "", "bool": " boolean mask"}.get(mask, " added mask")
+        wide = 1 if not mask else 8 if long.keys % 32 == 0 and mask != "float32" else 2
+        for by in (False, True) if has_warpgroups(long, head, head, dtype, vector) else (False,):
+            if mask or by:
+                made = source(dtype, long, head, head, (vector, vector), False, mask, wide, warpgroups=by)
+                yield f"Attention {dtype} {head}{' warpgroups' if by else ''}{kind}", made
 
 
 def _gradients() -> Iterable[tuple[str, Source]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import TYPES
 
+ARCHITECTURE = "sm_90a"
+"""That which has products by warpgroups."""
+PANELLED = frozenset({64, 128})
+"""Head sizes of one panel or two, which warpgroups read."""
 MOST_SPLITS = 64
 WARPS, WARPS_OF_SMALL = 8, 12
 """Of a multiprocessor at a time at least, by their registers; see BLOCKS and SMALL in attention.cu."""
@@ -66,11 +71,16 @@ def tiles(rows: int, head: int, head_v: int, tensor: bool) -> Tiles:
     return Tiles(warps, 32 if widest <= 128 else 16)
 
 
-def shared_bytes(tile: Tiles, head: int, head_v: int, itemsize: int) -> int:
+def has_warpgroups(tile: Tiles, head: int, head_v: int, dtype: str, vector: int) -> bool:
+    """Whether there is a form by warpgroups: of 64 rows, heads of whole panels, and accesses of eight elements."""
+    return tile.warps == 4 and {head, head_v} <= PANELLED and dtype != "float32" and vector == 8
+
+
+def shared_bytes(tile: Tiles, head: int, head_v: int, itemsize: int, warpgroups: bool = False) -> int:
     """The dynamic shared memory of a block: its rows, and a tile of keys and of values; see attention.cu."""
     pad = 16 // itemsize
-    stride, stride_v = head + pad, head_v + pad
-    return itemsize * (tile.rows * max(stride, stride_v) + tile.keys * (stride + stride_v))
+    apart = 0 if warpgroups else pad
+    return itemsize * (tile.rows * (max(head, head_v) + pad) + tile.keys * (head + head_v + 2 * apart))
 
 
 def resident(tile: Tiles, shared: int, small: bool) -> int:
@@ -112,12 +122,14 @@ def source(
     mask: str = "",
     mask_vector: int = 1,
     rotary: Rotary = UNTURNED,
+    warpgroups: bool = False,
 ) -> Source:
     """attention.cu; `mask` is the element type of the mask, empty if there is none."""
-    return Source.file(
+    made = Source.file(
         "attention.cu",
         TYPE=TYPES[dtype],
         TENSOR=int(dtype != "float32"),
+        WARPGROUPS=int(warpgroups),
         WARPS=tile.warps,
         KEYS=tile.keys,
         HEAD=head,
@@ -130,6 +142,7 @@ def source(
         MASK_VECTOR=mask_vector,
         **rotary.defines,
     )
+    return replace(made, architecture=ARCHITECTURE) if warpgroups else made
 
 
 @cache

@@ -140,6 +140,13 @@ def rows(found: Tables) -> Iterator[Row]:
         what = f"attention, heads of {head}, {mask} mask"
         yield Row(f"{what} that shows a tile whole", goal, found.per_product(name))
         yield Row(f"{what} that shows a tile in part", goal, found.masked(name))
+    for head, goal in ((64, 6.0), (128, 4.0)):
+        for kind in ("", " boolean mask", " added mask"):
+            name = f"Attention float16 {head} warpgroups{kind}"
+            what = f"attention by warpgroups, heads of {head}{kind.replace(' ', ', ', 1)}"
+            yield Row(
+                what + (" that shows a tile whole" if kind else ""), goal, found.per_product(name), where=("sm_90",)
+            )
     for what, kind, goals in (("queries", "", (6.0, 7.0)), ("keys and values", " of keys and values", (6.5, 6.5))):
         for head, goal in zip((64, 128), goals, strict=True):
             figure = found.per_product(f"AttentionGrad float16 {head}{kind}")

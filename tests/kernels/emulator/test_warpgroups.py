@@ -121,6 +121,45 @@ def test_the_examples_of_ptx() -> None:
     np.testing.assert_allclose(y, exact, rtol=1e-5, atol=1e-5)
 
 
+REGISTERS = KERNEL.format(n=64, type="__half", header="cuda_fp16.h", turned_a="false", turned_b="false").replace(
+    "    emulator::wgmma_fence();",
+    """    const int g = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const unsigned* rows = reinterpret_cast<const unsigned*>(x + 512);
+    const unsigned held[4] = {rows[g * 8 + t], rows[(g + 8) * 8 + t], rows[g * 8 + t + 4], rows[(g + 8) * 8 + t + 4]};
+    emulator::wgmma_fence();""",
+).replace("<__half, 64, false, false>(d, a,", "<__half, 64, false>(d, held,")  # fmt: skip
+
+
+def of_registers(text: str) -> None:
+    """a [64, 16] as it lies in memory behind b, whose rows of the pattern have 16 columns that are multiplied."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((64, K)).astype(np.float16), rng.standard_normal((64, 64)).astype(np.float16)
+    memory = np.zeros((8 << 10) + a.nbytes >> 1, np.float16)
+    arranged(memory, b[:, :K], 0, PIECE, 1024, 128, False)
+    memory[4 << 10 :] = a.ravel()
+    y = launched(text, memory, np.uint64(0), np.uint64(encoded(0, PIECE, 1024, 128)), n=64)
+    np.testing.assert_allclose(y, 0.5 + a.astype(np.float64) @ b[:, :K].astype(np.float64).T, rtol=1e-5, atol=1e-5)
+
+
+def test_the_first_operand_may_be_in_registers() -> None:
+    of_registers(REGISTERS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("emulator::wgmma_fence();", "", "no wgmma.fence between"),
+        ("g * 8 + t], rows[(g + 8)", "(g + 8) * 8 + t], rows[g", "Not equal"),
+        ("b, true);", "b + (threadIdx.x < 64), true);", "different products"),
+        ("emulator::wgmma_wait(0);", "", "nobody waits for"),
+    ],
+)
+def test_mistakes_with_it_are_found(before: str, after: str, message: str) -> None:
+    assert before in REGISTERS
+    with pytest.raises((KernelError, AssertionError), match=message):
+        of_registers(REGISTERS.replace(before, after))
+
+
 PLAIN = KERNEL.format(n=64, type="__half", header="cuda_fp16.h", turned_a="false", turned_b="false")
 WAITED = "emulator::wgmma_wait(0);"
 COPIED = "for (int i = threadIdx.x; i < pieces; i += 128) memory[i] = x[i];"

@@ -131,7 +131,23 @@ def test_a_product_by_a_warpgroup_is_what_its_warps_would_need() -> None:
     assert counts(sass.functions(text)["gemm"]).whole.products == 32
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if "warpgroups" in name])
+ATTENTION = [name for name in SOURCES if name.startswith("Attention ") and "warpgroups" in name]
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_by_warpgroups_multiplies_as_much_by_fewer_instructions(name: str) -> None:
+    """It reads no keys and values from shared memory itself, which is one for each two products by warps."""
+    own, by_warps = (
+        TABLE[of][on]["attention"] for of, on in ((name, "sm_90a"), (name.replace(" warpgroups", ""), "sm_90"))
+    )
+    assert own.loop is not None
+    assert by_warps.loop is not None
+    assert own.loop.products == by_warps.loop.products
+    assert own.loop.instructions < by_warps.loop.instructions - own.loop.products / 4
+    assert own.accesses["LDSM 16"] < by_warps.accesses["LDSM 16"] / 8
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if "warpgroups" in name and name not in ATTENTION])
 def test_products_by_warpgroups_are_not_taken_apart(name: str) -> None:
     """Four of them in the main loop, 64 of k, and few instructions beside."""
     (entries,) = TABLE[name].values()

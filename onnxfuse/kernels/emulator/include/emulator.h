@@ -99,7 +99,8 @@ void fence(Site site);
 void proxy_fence();
 // What a thread of a warpgroup says of a product; see wgmma_instructions.h.
 struct Wgmma {
-  uint64_t a, b;  // Descriptors.
+  uint64_t a, b;              // Descriptors.
+  const uint32_t *registers;  // Or, instead of that of a, this thread's share of it.
   float *d;
   unsigned n;
   bool turned_a, turned_b, adds, bfloat;

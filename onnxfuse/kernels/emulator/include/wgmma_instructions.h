@@ -21,7 +21,17 @@ inline void fence_proxy_async() { proxy_fence(); }
 template <class T, int N, bool TURNED_A, bool TURNED_B>
 EMULATOR_UNCHECKED inline void wgmma_m64k16(float (&d)[N / 2], uint64_t a, uint64_t b, bool adds, EMULATOR_SITE) {
   static_assert(N % 8 == 0 && N >= 8 && N <= 256, "a shape of wgmma.mma_async");
-  Wgmma call = {a, b, d, N, TURNED_A, TURNED_B, adds, T(1.0f).bits == 0x3f80};
+  Wgmma call = {a, b, nullptr, d, N, TURNED_A, TURNED_B, adds, T(1.0f).bits == 0x3f80};
+  wgmma(call, site);
+}
+
+// The same where a is in registers: of its rows, as of those of d, the columns 2 * (t % 4) and the next as a[0] and, 8 rows
+// below, a[1]; those 8 further on as a[2] and a[3].
+template <class T, int N, bool TURNED_B>
+EMULATOR_UNCHECKED inline void
+wgmma_m64k16(float (&d)[N / 2], const unsigned (&a)[4], uint64_t b, bool adds, EMULATOR_SITE) {
+  static_assert(N % 8 == 0 && N >= 8 && N <= 256, "a shape of wgmma.mma_async");
+  Wgmma call = {0, b, a, d, N, false, TURNED_B, adds, T(1.0f).bits == 0x3f80};
   wgmma(call, site);
 }
 

@@ -76,6 +76,19 @@ unsigned place(unsigned rank, unsigned i, unsigned n) {
   return row * n + i / 4 * 8 + rank % 4 * 2 + i % 2;
 }
 
+// a [ROWS, DEPTH] as the threads have it in their registers.
+std::vector<float> held(Thread *threads, bool bfloat) {
+  std::vector<float> values(ROWS * DEPTH);
+  for (unsigned rank = 0; rank < WARPGROUP; rank++) {
+    const uint32_t *registers = call_of(threads[rank]).registers;
+    for (unsigned i = 0; i < 8; i++) {
+      unsigned row = rank / WARP * 16 + rank % WARP / 4 + i / 2 % 2 * 8, column = rank % 4 * 2 + i / 4 * 8 + i % 2;
+      values[row * DEPTH + column] = number(reinterpret_cast<const char *>(registers) + 2 * i, bfloat);
+    }
+  }
+  return values;
+}
+
 Sums &sums_of(Group &group, const Wgmma &call, Thread *threads, Site site) {
   for (Sums &sums : group.sums)
     if (sums.d[0] == call.d) {
@@ -99,14 +112,20 @@ void multiply(Thread *threads, Site site) {
   const Wgmma &call = call_of(threads[0]);
   for (unsigned rank = 1; rank < WARPGROUP; rank++) {
     const Wgmma &other = call_of(threads[rank]);
-    if (other.a != call.a || other.b != call.b || other.n != call.n || other.adds != call.adds)
+    if (!other.registers != !call.registers || other.a != call.a || other.b != call.b || other.n != call.n || other.adds != call.adds)
       fail(site, "threads %u and %u of a warpgroup ask for different products", threads[0].rank, threads[rank].rank);
   }
   Group &group = own();
   Product product{site, site.file, group.current, call.d, {}};
   memcpy(&product.code, threads[0].received, sizeof product.code);
-  Matrix left = described(call.a, call.turned_a, site), right = described(call.b, call.turned_b, site);
-  std::vector<float> a = read(left, ROWS, DEPTH, 1, call.bfloat, product.pieces, site);
+  Matrix right = described(call.b, call.turned_b, site);
+  std::vector<float> a;
+  if (call.registers) {
+    if (!group.fenced) fail(site, "wgmma.mma_async of registers that were used since, with no wgmma.fence between");
+    a = held(threads, call.bfloat);
+  } else {
+    a = read(described(call.a, call.turned_a, site), ROWS, DEPTH, 1, call.bfloat, product.pieces, site);
+  }
   std::vector<float> b = read(right, call.n, 1, call.n, call.bfloat, product.pieces, site);
   look(product, threads);
   for (unsigned at : product.pieces) product_holds(emulator_dynamic_shared + at, PIECE, 1);
