@@ -20,6 +20,7 @@ from benchmarks.gpu import report as gpu_report
 from onnxfuse.cli.main import main
 from onnxfuse.errors import UsageError
 from onnxfuse.kernels.attention import proof as attention_proof
+from onnxfuse.kernels.attention.source import Tiles, shared_bytes
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.gemm import autotune
 from onnxfuse.kernels.gemm.autotune import TMA, Class
@@ -154,15 +155,18 @@ def test_attention_by_warpgroups_is_what_a_card_that_has_them_runs(
     """In less time, as its products take; where it is refused the reason is told, and it is by warps."""
     kept = attention_proof.Proofs(tmp_path / "proofs.json")
     monkeypatch.setattr(attention_proof, "proofs", lambda: kept)
-    by_warpgroups = only(attention(2048))
+    by_warpgroups = only(attention(4096))
+    shared = shared_bytes(Tiles(8, 64), 128, 128, 2, True)
+    assert (by_warpgroups.kernels[0].threads, by_warpgroups.kernels[0].shared) == (256, shared)
+    assert only(attention(2048)).kernels[0].threads == 128, "or there were fewer blocks than multiprocessors"
     card, why = "NVIDIA H200 sm_90, driver 13000", "3 numbers are others"
     vendor: Any = SimpleNamespace(card=card)
     kept._keep(vendor, card, attention_proof.digest("float16"), why)
     kept._read = None
-    by_warps = only(attention(2048))
+    by_warps = only(attention(4096))
     assert by_warpgroups.refused == only(attention(1)).refused == only(attention(2048), card="a100").refused == ()
     assert by_warps.refused == (f"attention kernels by warpgroups (float16) are refused on {card}: {why}",)
-    assert by_warps.kernels[0].shared == by_warpgroups.kernels[0].shared + 64 * 2 * 16, "rows are 16 bytes apart"
+    assert (by_warps.kernels[0].threads, by_warps.kernels[0].shared) == (128, shared_bytes(Tiles(4, 64), 128, 128, 2))
     assert 0.5 < (by_warpgroups.seconds or 0.0) / (by_warps.seconds or 1.0) < 0.8
 
 

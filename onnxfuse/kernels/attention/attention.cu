@@ -4,15 +4,15 @@
 // A block has ROWS rows of one head of keys in one batch; a row is a query of one of the heads that share these keys,
 // so that all of them read the keys once: row r is query r / group of head r % group.  A warp has 16 rows, and keeps
 // its scores and its result in registers.  While scores are computed the values are on their way, and while values are
-// added up the next keys.  Tiles that no row of the block may see are left out.  With `partial` the keys of a row are
-// divided among `splits` blocks, and attention_combine.cu puts the parts together.
+// added up the next keys; with WARPGROUPS, the next of both.  Tiles that no row of the block may see are left out.  With
+// `partial` the keys of a row are divided among `splits` blocks, and attention_combine.cu puts the parts together.
 //
 // With ROTARY, queries are turned on their way to shared memory; the keys come turned, see attention_present.cu.
 //
-// defines  TYPE, TENSOR (products on tensor cores), WARPGROUPS (by four warps together, sm_90a), WARPS, KEYS (of a tile), HEAD and HEAD_V (multiples of 16 that hold
-//          the head sizes), VECTOR and VECTOR_Y (elements of one access to inputs, to the output), CAPPED (1 if softcap
-//          is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR (1, 2 or 8 keys of one access), ROTARY (0 if nothing is turned) and what
-//          attention_rotary.cuh asks for
+// defines  TYPE, TENSOR (products on tensor cores), WARPGROUPS (by four warps together, sm_90a), WARPS, KEYS (of a tile),
+//          HEAD and HEAD_V (multiples of 16 that hold the head sizes), VECTOR and VECTOR_Y (elements of one access to
+//          inputs, to the output), CAPPED (1 if softcap is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR (1,
+//          2 or 8 keys of one access), ROTARY (0 if nothing is turned) and what attention_rotary.cuh asks for
 // reads    queries once for each split; keys and values once for each tile of rows that may see them; the mask once
 // writes   Y, or its parts: HEAD_V + 2 floats for each row and split
 // flops    2 (head + head_v) for each score, besides its exponential
@@ -22,14 +22,13 @@
 // most half a unit in the last place of TYPE times the sum of what its terms are worth without their signs.
 //
 // An H100 has more than mma.sync gives: FlashAttention-2 reaches 35 % of its rate in half precision, FlashAttention-3
-// up to 75 % (Shah et al. 2024).  With WARPGROUPS the four warps of a block multiply together (attention_warpgroup.cuh),
-// which have 64 rows: that is for many queries, and decoding, which waits for memory, stays as it is.  What it does not have
-// of FlashAttention-3:
-// copies    one warp asks TMA for tiles in a ring of two to four, and mbarriers say when they are there: no thread
-//           computes addresses, and no __syncthreads is left in the loop.  The host encodes a tensor map of each input,
-//           by address and steps, which the calls of a class of shapes do not have in common
-// softmax   of four warps is taken while the tensor cores work for the other four; here it is those of another block,
-//           of which a multiprocessor has two or three
+// up to 75 % (Shah et al. 2024).  With WARPGROUPS four warps at a time multiply together (attention_warpgroup.cuh), which
+// have 64 rows: that is for many queries, and decoding, which waits for memory, stays as it is.  Keys and values have two
+// tiles each then, of which the next is on its way, and the warps of a block meet once for a tile: while the tensor cores
+// work for one warpgroup, the other takes its softmax.  What it does not have of FlashAttention-3:
+// copies    one warp asks TMA for tiles, and mbarriers say when they are there: no thread computes addresses, and no
+//           __syncthreads is left in the loop.  The host encodes a tensor map of each input, by address and steps, which
+//           the calls of a class of shapes do not have in common
 #include "attention.cuh"
 #if ROTARY
 #include "attention_rotary.cuh"
@@ -57,6 +56,7 @@ constexpr int PAD = WARPGROUPS ? 0 : CHUNK;
 constexpr int STRIDE = HEAD + PAD;
 constexpr int STRIDE_V = HEAD_V + PAD;
 constexpr int QUERY_STRIDE = (HEAD > HEAD_V ? HEAD : HEAD_V) + CHUNK;
+constexpr int STAGES = WARPGROUPS ? 2 : 1;  // of keys and of values, each a tile
 
 #if TENSOR && __CUDA_ARCH__ >= 800
 #include "attention_tensor.cuh"
@@ -93,7 +93,7 @@ again:
     extern __shared__ __align__(16) unsigned char memory[];
     TYPE* const query_tile = reinterpret_cast<TYPE*>(memory);
     TYPE* const key_tile = query_tile + ROWS * QUERY_STRIDE;
-    TYPE* const value_tile = key_tile + KEYS * STRIDE;
+    TYPE* const value_tile = key_tile + STAGES * KEYS * STRIDE;
 
     const Place here(tiles, splits, kv_heads, Rows<HEAD, STRIDE>::WHOLE);
     const int first_row = here.first_row, batch = here.batch, kv_head = here.head;
@@ -146,7 +146,10 @@ again:
     copy_rows<ROWS, HEAD, QUERY_STRIDE>(query_tile, rows - first_row, head, q, query);
     __pipeline_commit();
 #endif
-    if (begin < end) keys.copy(begin);
+    if (begin < end) {
+        keys.copy(begin);
+        if (STAGES == 2) values.copy(begin);
+    }
 
     int at[2];  // where a row's query stands among the keys
 #if MASK
@@ -191,18 +194,26 @@ again:
     }
     products.hold(own_rows);
 
+    int stage = 0;  // that is multiplied; the other one is filled
     for (int key = begin; key < end; key += KEYS) {
-        values.copy(key);
+        if (STAGES == 1) {
+            values.copy(key);
+        } else if (key + KEYS < end) {
+            keys.copy(key + KEYS, 1 - stage);
+            values.copy(key + KEYS, 1 - stage);
+        }
 #if MASK
         if (!LATE) told.load(key);
 #endif
         float s[KEYS / 8][4];
-        products.scores(s, own_rows, key_tile);
+        products.scores(s, own_rows, key_tile + stage * KEYS * STRIDE);
 #if MASK
         if (LATE) told.load(key);
 #endif
-        arrived<Products>();
-        if (key + KEYS < end) keys.copy(key + KEYS);
+        if (STAGES == 1) {
+            arrived<Products>();
+            if (key + KEYS < end) keys.copy(key + KEYS);
+        }
 
         if (CAPPED || (!RAW && !NATURAL)) {
 #pragma unroll
@@ -234,8 +245,9 @@ again:
         if (behind && everything) hide(s, [&](int j, int) { return j >= counted_from_own(total); });
 #endif
         softmax.add(s, o, unit);
-        products.add_values(o, s, value_tile);
+        products.add_values(o, s, value_tile + stage * KEYS * STRIDE_V);
         arrived<Products>();
+        stage = STAGES - 1 - stage;
     }
     if (bold && __syncthreads_or(softmax.lost())) {
         bold = false;

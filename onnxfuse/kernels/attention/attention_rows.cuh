@@ -12,7 +12,7 @@ __device__ __forceinline__ constexpr int slot_of(int key) {
 // (headers/warpgroup.cuh).
 template <int WIDTH> __device__ __forceinline__ constexpr int place_of(int slot, int column) {
 #if WARPGROUPS
-    return column / PANEL * KEYS * PANEL + slot * PANEL + (column / CHUNK % CHUNK ^ slot % 8) * CHUNK;
+    return column / PANEL * KEYS * PANEL + slot * PANEL + (column % PANEL / CHUNK ^ slot % 8) * CHUNK;
 #else
     return slot * WIDTH + column;
 #endif

@@ -65,12 +65,15 @@ template <int COLUMNS, int WIDTH> struct Rows {
         }
     }
 
-    // Begins to copy the tile whose first row is `key`; later tiles have greater ones.
-    __device__ __forceinline__ void copy(int key) {
-        if (WHOLE && (key + KEYS <= end || goes_on(key))) return copy_whole(start + static_cast<long long>(key) * apart);
+    // Begins to copy the tile whose first row is `key`, to one of the STAGES; later tiles have greater ones.
+    __device__ __forceinline__ void copy(int key, int stage = 0) {
+        TYPE* const to = tile + stage * KEYS * WIDTH;
+        if (WHOLE && (key + KEYS <= end || goes_on(key))) {
+            return copy_whole(to, start + static_cast<long long>(key) * apart);
+        }
         // Tiles that are not whole are the few at an end.
         const TYPE *const from = older(), *const then = newer();
-        copy_rows<KEYS, COLUMNS, WIDTH, true, WHOLE ? 1 : 4>(tile, limit - key, columns, aligned, [&](int row) {
+        copy_rows<KEYS, COLUMNS, WIDTH, true, WHOLE ? 1 : 4>(to, limit - key, columns, aligned, [&](int row) {
             const int j = key + row;
             return j < past ? from + static_cast<long long>(j) * columns : then + (j - past) * step;
         });
@@ -91,12 +94,12 @@ template <int COLUMNS, int WIDTH> struct Rows {
         keep(start);
     }
 
-    __device__ __forceinline__ void copy_whole(const char* from) const {
+    __device__ __forceinline__ void copy_whole(TYPE* to, const char* from) const {
         if (THREADS % CHUNKS == 0 || threadIdx.x < APART * CHUNKS) {
 #pragma unroll
             for (int first = 0; first < KEYS; first += APART) {
                 if (first + APART > KEYS && first + threadIdx.x / CHUNKS >= KEYS) break;
-                __pipeline_memcpy_async(tile + further<WIDTH>(own, slot_of(first)), from, 16);
+                __pipeline_memcpy_async(to + further<WIDTH>(own, slot_of(first)), from, 16);
                 from += APART * static_cast<long long>(apart);
             }
         }

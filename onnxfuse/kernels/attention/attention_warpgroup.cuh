@@ -1,4 +1,4 @@
-// The two products of attention by the four warps of a warpgroup (sm_90a), which have the 64 rows of a block: queries and
+// The two products of attention by the four warps of a warpgroup (sm_90a), which have 64 of the rows of a block: queries and
 // shares in registers, as mma.sync has them, keys and values in shared memory, in panels; TYPE is __half or __nv_bfloat16.
 // The sums lie in registers as those of mma.sync do, so that nothing else of attention differs.
 #include "warpgroup_registers.cuh"
@@ -6,7 +6,7 @@
 constexpr int PANEL = PATTERN_ROW / sizeof(TYPE);  // columns
 
 struct Warpgroup : Tensor {
-    static_assert(WARPS == 4 && HOLDS && HEAD % PANEL == 0 && HEAD_V % PANEL == 0 && KEYS % 16 == 0, "whole panels");
+    static_assert(WARPS % 4 == 0 && HOLDS && HEAD % PANEL == 0 && HEAD_V % PANEL == 0 && KEYS % 16 == 0, "whole panels");
     static constexpr int INSTRUCTION = 16;                  // of k in a product
     static constexpr int NEXT_PANEL = KEYS * PATTERN_ROW;  // bytes
     static constexpr int FURTHER = 16;                      // descriptors count by so many bytes

@@ -44,6 +44,7 @@ from .source import (
     source,
     splits,
     tiles,
+    warpgroup_tiles,
 )
 
 UNBOUNDED = 2**29
@@ -264,11 +265,6 @@ class Plan:
         assert q is not None
         sizes, rotary, dtype, itemsize = self._sizes, self._rotary, q.dtype, q.dtype.itemsize
         head, head_v = padded(sizes.q.size), padded(sizes.v.size)
-        tile = tiles(sizes.rows, head, head_v, dtype.name != "float32")
-        self._across = -(-sizes.rows // tile.rows)
-        self._pairs = sizes.q.batches * sizes.k.heads
-        self._blocks = self._across * self._pairs
-        self._tile, self._head_v = tile, head_v
         to = Layout.of("Y", y.shape, sizes.q.heads)
         numbers = [n for layout in (sizes.q, sizes.k, sizes.v) for n in layout[3:]]
         vectors = (
@@ -278,7 +274,14 @@ class Plan:
         if sizes.turned:
             angles = () if rotary.interleaved else (cosines, sines)
             rotary = rotary._replace(vector=vector_of(itemsize, [*sizes.q[3:], rotary.step], (q, *angles)))
+        tile = tiles(sizes.rows, head, head_v, dtype.name != "float32")
+        self._pairs = sizes.q.batches * sizes.k.heads
         warpgroups = has_warpgroups(tile, head, head_v, dtype.name, vectors[0]) and self._by_warpgroups(dtype.name)
+        if warpgroups:
+            tile = warpgroup_tiles(tile, sizes.rows, self._pairs, self._multiprocessors)
+        self._across = -(-sizes.rows // tile.rows)
+        self._blocks = self._across * self._pairs
+        self._tile, self._head_v = tile, head_v
         code = _source(setting, sizes, tile, dtype.name, mask, vectors, rotary, warpgroups)
         shared = shared_bytes(tile, head, head_v, itemsize, warpgroups)
         small = dtype.name != "float32" and max(head, head_v) <= SMALL and not setting.softcap

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from onnxfuse.kernels.device.device import Source
 
 from .grad_source import bias_tiles, grad_source, grad_tiles, together
-from .source import Rotary, combine_source, has_warpgroups, present_source, source, tiles
+from .source import Rotary, combine_source, has_warpgroups, present_source, source, tiles, warpgroup_tiles
 
 LONG, SINGLE = 1024, 1
 """Rows of a head."""
@@ -42,15 +42,16 @@ def samples() -> Iterable[tuple[str, Source]]:
 
 
 def _masked(dtype: str, head: int, vector: int) -> Iterable[tuple[str, Source]]:
-    """With each kind of mask, by warps and, where there is that form, by warpgroups, which have none as well."""
+    """With each kind of mask, by warps and, where there is that form, by warpgroups, and without one by these alone."""
     long = tiles(LONG, head, head, dtype != "float32")
     for mask in ("", "bool", dtype) if dtype != "bfloat16" else ("",):
         kind = {"": "", "bool": " boolean mask"}.get(mask, " added mask")
         wide = 1 if not mask else 8 if long.keys % 32 == 0 and mask != "float32" else 2
-        for by in (False, True) if has_warpgroups(long, head, head, dtype, vector) else (False,):
-            if mask or by:
-                made = source(dtype, long, head, head, (vector, vector), False, mask, wide, warpgroups=by)
-                yield f"Attention {dtype} {head}{' warpgroups' if by else ''}{kind}", made
+        forms = [("", long, False)] if mask else [(" one warpgroup", long, True)]
+        for name, tile, by in (*forms, (" warpgroups", warpgroup_tiles(long, LONG, 1, 1), True)):
+            if not by or has_warpgroups(long, head, head, dtype, vector):
+                made = source(dtype, tile, head, head, (vector, vector), False, mask, wide, warpgroups=by)
+                yield f"Attention {dtype} {head}{name}{kind}", made
 
 
 def _gradients() -> Iterable[tuple[str, Source]]:

@@ -11,6 +11,8 @@ from onnxfuse.kernels.device.types import TYPES
 
 ARCHITECTURE = "sm_90a"
 """That which has products by warpgroups."""
+WARPGROUP = 4
+"""Warps that multiply together."""
 PANELLED = frozenset({64, 128})
 """Head sizes of one panel or two, which warpgroups read."""
 MOST_SPLITS = 64
@@ -73,14 +75,22 @@ def tiles(rows: int, head: int, head_v: int, tensor: bool) -> Tiles:
 
 def has_warpgroups(tile: Tiles, head: int, head_v: int, dtype: str, vector: int) -> bool:
     """Whether there is a form by warpgroups: of 64 rows, heads of whole panels, and accesses of eight elements."""
-    return tile.warps == 4 and {head, head_v} <= PANELLED and dtype != "float32" and vector == 8
+    return tile.warps == WARPGROUP and {head, head_v} <= PANELLED and dtype != "float32" and vector == 8
+
+
+def warpgroup_tiles(tile: Tiles, rows: int, pairs: int, multiprocessors: int) -> Tiles:
+    """The tiles of that form: two warpgroups share keys and values, which then come half as often, and each has its
+    products while the other has its softmax; one where there would be fewer blocks than multiprocessors."""
+    two = Tiles(2 * WARPGROUP, tile.keys)
+    return two if rows > tile.rows and -(-rows // two.rows) * pairs >= multiprocessors else tile
 
 
 def shared_bytes(tile: Tiles, head: int, head_v: int, itemsize: int, warpgroups: bool = False) -> int:
-    """The dynamic shared memory of a block: its rows, and a tile of keys and of values; see attention.cu."""
+    """The dynamic shared memory of a block: its rows, and a tile of keys and of values, or two of each where they are
+    warpgroups'; see attention.cu."""
     pad = 16 // itemsize
-    apart = 0 if warpgroups else pad
-    return itemsize * (tile.rows * (max(head, head_v) + pad) + tile.keys * (head + head_v + 2 * apart))
+    columns = 2 * (head + head_v) if warpgroups else head + head_v + 2 * pad
+    return itemsize * (tile.rows * (max(head, head_v) + pad) + tile.keys * columns)
 
 
 def resident(tile: Tiles, shared: int, small: bool) -> int:

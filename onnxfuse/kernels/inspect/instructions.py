@@ -33,7 +33,7 @@ TABLE = Path(__file__).parent / "instructions.json"
 
 COUNTED = re.compile(
     r"Attention (float16 (64|80|128)|bfloat16 128|float32 64|float16 64 one query)"
-    r"|Attention float16 (64|128) warpgroups( (boolean|added) mask)?"
+    r"|Attention float16 (64|128) (one warpgroup|warpgroups( (boolean|added) mask)?)"
     r"|Attention float16 ((64|128) (boolean|added) mask|128 turned|parts|present( turned)?)"
     r"|AttentionGrad (float16 (64|128)( added mask)?|float32 64)( of keys and values)?"
     r"|(SoftmaxCrossEntropy(Loss)?|GroupNormalization|Embedding)Grad float16"

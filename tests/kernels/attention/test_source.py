@@ -6,7 +6,15 @@ import itertools
 
 import pytest
 
-from onnxfuse.kernels.attention.source import Tiles, padded, shared_bytes, splits, tiles
+from onnxfuse.kernels.attention.source import (
+    Tiles,
+    has_warpgroups,
+    padded,
+    shared_bytes,
+    splits,
+    tiles,
+    warpgroup_tiles,
+)
 
 
 @pytest.mark.parametrize("tensor", [True, False])
@@ -35,3 +43,34 @@ def test_tiles_fit(tensor: bool) -> None:
 )
 def test_keys_are_divided_among_as_many_blocks_as_fill_whole_waves(blocks: int, keys: int, count: int) -> None:
     assert splits(blocks, keys, Tiles(1, 64), 132) == count
+
+
+@pytest.mark.parametrize(
+    ("rows", "pairs", "warps"),
+    [(64, 1000, 4), (65, 132, 8), (65, 131, 4), (128, 132, 8), (256, 66, 8), (256, 65, 4), (4096, 1, 4)],
+)
+def test_two_warpgroups_share_keys_where_blocks_are_enough(rows: int, pairs: int, warps: int) -> None:
+    tile = tiles(rows, 128, 128, True)
+    assert warpgroup_tiles(tile, rows, pairs, 132) == Tiles(warps, tile.keys)
+
+
+@pytest.mark.parametrize(
+    ("rows", "head", "head_v", "dtype", "vector", "there"),
+    [
+        (33, 64, 128, "float16", 8, True),
+        (33, 128, 64, "bfloat16", 8, True),
+        (32, 64, 64, "float16", 8, False),
+        (33, 80, 80, "float16", 8, False),
+        (33, 256, 256, "float16", 8, False),
+        (33, 64, 64, "float16", 4, False),
+        (33, 64, 64, "float32", 4, False),
+    ],
+)
+def test_there_are_warpgroups_for_whole_panels_of_halves(
+    rows: int, head: int, head_v: int, dtype: str, vector: int, there: bool
+) -> None:
+    tile = tiles(rows, head, head_v, dtype != "float32")
+    assert has_warpgroups(tile, head, head_v, dtype, vector) == there
+    if there:
+        for made in (tile, Tiles(8, tile.keys)):
+            assert shared_bytes(made, head, head_v, 2, True) <= 227 * 1024 // 2

@@ -42,6 +42,7 @@ class Noting(Emulated):
 
 CASES: dict[str, tuple[Case, np.dtype[np.generic]]] = {
     "one panel": (Case(70, 200), HALF),
+    "three blocks of two warpgroups": (Case(300, 130, 128, batches=1, heads=2, attributes=CAUSAL), HALF),
     "two panels, grouped, causal behind a past": (Case(70, 70, 128, past=65, heads=4, attributes=CAUSAL), BFLOAT),
     "values of two panels, under a mask": (Case(37, 70, 64, mask=(37, 70), hidden=(5,), head_v=128), HALF),
     "a boolean mask by eights": (
@@ -99,6 +100,10 @@ RUNS = {
 }
 MUTANTS: list[tuple[str, str, str]] = [
     ("whole", "Products::fence();", ""),
+    ("whole", "stage = STAGES - 1 - stage;", ""),
+    ("whole", "keys.copy(key + KEYS, 1 - stage);", "keys.copy(key + KEYS, stage);"),
+    ("whole", "values.copy(key + KEYS, 1 - stage);", "values.copy(key + KEYS, 0);"),
+    ("whole", "if (STAGES == 2) values.copy(begin);", ""),
     ("whole", "products_wait<0>(s);", ""),
     ("whole", "products_wait<0>(o);", ""),
     ("whole", "products_begin(o);", ""),
@@ -110,7 +115,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("whole", "column / PANEL * NEXT_PANEL", "column / PANEL * PATTERN"),
     ("whole", "column % PANEL * static_cast<int>(sizeof(TYPE))", "column % PANEL"),
     ("whole", "column / PANEL * KEYS * PANEL", "column / PANEL * PANEL"),
-    ("whole", "(column / CHUNK % CHUNK ^ slot % 8)", "(column / CHUNK % CHUNK)"),
+    ("whole", "(column % PANEL / CHUNK ^ slot % 8)", "(column % PANEL / CHUNK)"),
     ("whole", "&p[2 * step + i / 2][i % 2 * 2]", "&p[2 * step + i % 2][i / 2 * 2]"),
     ("whole", "multiply_add<TYPE, false>(s, held[step]", "multiply_add<TYPE, false>(s, held[0]"),
     ("eights", "(place ^ slot % 8 * CHUNK)", "place"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -131,14 +132,14 @@ def test_a_product_by_a_warpgroup_is_what_its_warps_would_need() -> None:
     assert counts(sass.functions(text)["gemm"]).whole.products == 32
 
 
-ATTENTION = [name for name in SOURCES if name.startswith("Attention ") and "warpgroups" in name]
+ATTENTION = [name for name in SOURCES if name.startswith("Attention ") and "warpgroup" in name]
 
 
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_by_warpgroups_multiplies_as_much_by_fewer_instructions(name: str) -> None:
     """It reads no keys and values from shared memory itself, which is one for each two products by warps."""
     own, by_warps = (
-        TABLE[of][on]["attention"] for of, on in ((name, "sm_90a"), (name.replace(" warpgroups", ""), "sm_90"))
+        TABLE[of][on]["attention"] for of, on in ((name, "sm_90a"), (re.sub(" (one )?warpgroups?", "", name), "sm_90"))
     )
     assert own.loop is not None
     assert by_warps.loop is not None
