@@ -39,6 +39,9 @@ class Failure:
     reason: Callable[[], str]
     other: bool = False
     """Whether what is there is something else than the rule is about, which is nobody's near miss."""
+    strays: bool = False
+    """Whether it stopped at a value that is another than the rule's, as at x of Max(x, 0.1 * y) for LeakyRelu, and not
+    at a number, an attribute or a condition."""
 
 
 class Binder:
@@ -56,14 +59,16 @@ class Binder:
         self.cover: list[Term] = []
         self.failures: dict[tuple[int, int], Failure] = {}
 
-    def _fail(self, p: Pattern, t: Term, reason: Callable[[], str], *, other: bool = False) -> None:
+    def _fail(
+        self, p: Pattern, t: Term, reason: Callable[[], str], *, other: bool = False, strays: bool = False
+    ) -> None:
         matched, key = len(self.cover) - len(self.opened), (id(self.rule), self.root.id)
         known = self.failures.get(key)
         if known is None or matched / self.variant.size > known.matched / known.size:
             covered = frozenset(term.id for term in self.cover)
             line = p.line or self.rule.blocks[self.variant.block][0].lineno  # numbers have none of their own
             size = self.variant.size
-            self.failures[key] = Failure(self.rule, self.root, t, line, matched, size, covered, reason, other)
+            self.failures[key] = Failure(self.rule, self.root, t, line, matched, size, covered, reason, other, strays)
 
     def _rest(self, p: Pattern, rest: Pattern, t: Term, whole: Term) -> Iterator[None]:
         """What is left of a chain is what a name stands for; another operand may have said by now what that is."""
@@ -75,7 +80,7 @@ class Binder:
         elif known is whole or known is closed(self.terms, whole):
             yield
         else:
-            self._fail(p, t, lambda: f"{rest.name} is {known}, and {whole} is left of {p.op}")
+            self._fail(p, t, lambda: f"{rest.name} is {known}, and {whole} is left of {p.op}", strays=True)
 
     def _scalar(self, p: Pattern, value: float, t: Term) -> Iterator[None]:
         """Solve a scalar pattern with at most one unbound name for a number."""

@@ -28,7 +28,7 @@ from .binding import Binder, Failure
 from .compare import KIND_TEXT, close, collected, kind_fits
 from .instantiate import RefusedError, conclude
 from .kept_products import hidden
-from .near_miss import listed, surplus
+from .near_miss import lacking, surplus
 from .prefilter import OPENINGS, Glance, may_lack, may_open
 
 BUDGET = 4000
@@ -141,7 +141,7 @@ class Matcher(Binder):
             if self.env[p.label] is t:
                 yield
         elif p.op != t.op:
-            self._fail(p, t, lambda: f"wants {p.op}, saw {t}")
+            self._fail(p, t, lambda: f"wants {p.op}, saw {t}", strays=True)
         elif t.id in self.context.outputs and t is not self.whole:
             self._fail(p, t, lambda: f"{p.op} has further outputs here")
         else:
@@ -158,7 +158,7 @@ class Matcher(Binder):
             if bound is t:
                 yield
             else:
-                self._fail(p, t, lambda: f"{p.name} is {bound} elsewhere, saw {t}")
+                self._fail(p, t, lambda: f"{p.name} is {bound} elsewhere, saw {t}", strays=True)
         elif t.op == "Absent":
             if p.lacking:
                 self.env[p.name] = None
@@ -253,7 +253,7 @@ class Matcher(Binder):
     def _chain(self, p: Pattern, t: Term, *, at_root: bool) -> Iterator[list[Term]]:
         missing = p.heads - self.glance.heads(t)
         if missing:
-            self._fail(p, t, lambda: f"{p.op} wants {min(missing)} among its operands, saw {listed(t.args)}")
+            self._fail(p, t, lacking(p.op, missing, t.args), strays=True)
             return
         scalar = p.number
         rest = [a for a in p.rest if a.name not in self.env]
@@ -313,7 +313,7 @@ class Matcher(Binder):
                 # 2 * gelu(x) has no number left: the missing factor stays outside.
                 yield [self.terms.number(1 / scalar.value, t.dtype)], []
             else:
-                self._fail(p, t, lambda: f"{p.op} wants a number beside its other operands")
+                self._fail(p, t, lambda: f"{p.op} wants a number beside its other operands", strays=True)
             return
         matched = False
         for i, n in enumerate(numbers):
@@ -351,7 +351,7 @@ class Matcher(Binder):
                 self._left = ts
                 yield
             elif not rest:
-                self._fail(p, t, lambda: f"{p.op} has {ts[0]} as a further operand")
+                self._fail(p, t, lambda: f"{p.op} has {ts[0]} as a further operand", strays=True)
             return
         seen = set()
         wanted = ps[0]
@@ -364,7 +364,7 @@ class Matcher(Binder):
             for _ in self._match(wanted, operand):
                 yield from self._assign(p, t, ps[1:], ts[:i] + ts[i + 1 :], rest, at_root)
         if not candidates and ts:
-            self._fail(p, t, lambda: f"{p.op} wants {wanted.op or wanted.name} among its operands, saw {listed(ts)}")
+            self._fail(p, t, lacking(p.op, {wanted.op or wanted.name}, ts), strays=True)
 
     def _finish(self, outside: list[Term]) -> Match | None:
         """The match, if its conditions hold."""

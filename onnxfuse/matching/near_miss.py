@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 from onnxfuse.language.evaluate import Bindings
@@ -21,6 +21,11 @@ def surplus(wanted: Pattern, seen: Term) -> str:
     if wanted.op == seen.op == "Mul" and len({id(a) for a in wanted.args}) == len({a.id for a in seen.args}) == 1:
         return f"Pow exponent wants {len(wanted.args)}, saw {len(seen.args)}"
     return f"{wanted.op} has further operands: {listed(seen.args)}"
+
+
+def lacking(op: str, wanted: Collection[str], seen: Sequence[Term]) -> Reason:
+    """A sum or product none of whose operands is what the rule has."""
+    return lambda: f"{op} wants {min(wanted)} among its operands, saw {listed(seen)}"
 
 
 def listed(operands: Sequence[Term]) -> str:

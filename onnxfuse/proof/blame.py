@@ -55,7 +55,7 @@ def suspects(fused: Fused, tested: ModelProto, compared: Compared, branches: Seq
         for names in ({cut.output}, inside - compared.right, inside):
             own = [site for site in fused.sites if site.scope in called]
             found = {
-                id(site): (site, reason)
+                id(site): (site, f"value {cut.output!r} {reason}")
                 for site in own
                 if names & set(map(called[site.scope], (site.value, *site.node.output)))
             }

@@ -133,8 +133,10 @@ def _close(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: float, k
     if known:
         actual = np.where(nan, expected, actual)
     count = int(nan.sum())
-    if strange := int((np.isnan(actual) != nan).sum()):
-        return Difference(None, f"has NaN at {strange} of {expected.size} elements where the other has none", count)
+    if gained := int((np.isnan(actual) & ~nan).sum()):
+        return Difference(None, f"has NaN at {gained} of {expected.size} elements where the original has none", count)
+    if lost := int((nan & ~np.isnan(actual)).sum()):
+        return Difference(None, f"has numbers at {lost} of {expected.size} elements where the original has NaN", count)
     infinite = np.isinf(expected)
     if ((np.isinf(actual) != infinite) | (infinite & (actual != expected))).any():
         return Difference(None, "has infinities at other places", count)

@@ -17,11 +17,13 @@ from onnxfuse.model.standard import STANDARD
 from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import FusedNode
 from onnxfuse.rewriting.stack_traces import frames, place
+from onnxfuse.terms.term import Term
 
 from .records import Fusion, NearMiss
 
 NEAR = 0.6
 """A failed match is worth telling from this share of its pattern on."""
+_SUMS = frozenset({"ReduceSum", "ReduceMean"})
 SMALL = 4
 """A pattern of fewer ops says something only where all of them are there and a condition fails."""
 
@@ -86,6 +88,8 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         if not _telling(failure, why, definitions) or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched
         steps = {i: view.terms_of[names[i]] for i in failure.covered if i in names}
+        if failure.rule.name != why and failure.strays and all(_says_nothing(step) for step in steps.values()):
+            continue  # sums and products of other things
         done = covered & {i for i, term in steps.items() if launches(term)}
         if failure.rule.name != why and 2 * len(done) > sum(1 for term in steps.values() if launches(term)):
             continue  # most of it is fused already, and what is there is in the way of the rest
@@ -156,8 +160,15 @@ def _telling(failure: Failure, why: str | None, definitions: Mapping[str, Rule])
     if failure.other or _makes_ready(failure.rule, definitions):
         return False
     if failure.size < SMALL or failure.rule.cost == "fold":
+        if failure.strays:
+            return False
         return failure.matched == failure.size > 1 and failure.root.op not in COMMON and not _is_residual(failure)
     return failure.matched / failure.size >= NEAR
+
+
+def _says_nothing(step: Term) -> bool:
+    """Is a step arithmetic, or a sum or mean of elements, of which many ops are made?"""
+    return step.op in COMMON or step.op in _SUMS
 
 
 def _is_residual(failure: Failure) -> bool:

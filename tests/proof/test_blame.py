@@ -62,15 +62,15 @@ def test_what_was_built_on_the_guilty_is_acquitted(fused: Fused) -> None:
 def test_the_fusion_inside_a_wrong_cut_is_to_blame_unless_its_own_value_is_right(fused: Fused) -> None:
     (cut,) = find(MODEL, fused.model)
     (site,) = fused.sites
-    assert suspects(fused, fused.model, Compared(wrong={cut: "off"})).sites == [(site, "off")]
-    other = replace(cut, output="a value that no fusion is named after")
-    assert suspects(fused, fused.model, Compared(wrong={other: "off"})).sites == [(site, "off")]
+    assert suspects(fused, fused.model, Compared(wrong={cut: "off"})).sites == [(site, "value 'y' off")]
+    other = replace(cut, output="unnamed")  # no fusion is named after it
+    assert suspects(fused, fused.model, Compared(wrong={other: "off"})).sites == [(site, "value 'unnamed' off")]
     inner = replace(site, value="s", node=onnx.NodeProto(output=["s"]))
     both = replace(fused, sites=[site, inner])
     tested = onnx.ModelProto()
     tested.graph.node.extend([inner.node, site.node])
     wider = replace(other, fused=(0, 1))
-    assert suspects(both, tested, Compared(wrong={wider: "off"}, right={"s"})).sites == [(site, "off")]
+    assert suspects(both, tested, Compared(wrong={wider: "off"}, right={"s"})).sites == [(site, "value 'unnamed' off")]
     assert not suspects(fused, fused.model, Compared())
 
 

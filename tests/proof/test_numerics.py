@@ -61,8 +61,8 @@ def test_what_is_zero_but_for_rounding_has_a_small_error() -> None:
 @pytest.mark.parametrize(
     ("actual", "expected", "reason"),
     [
-        (floats(NAN, 1), floats(0, 1), "has NaN at 1 of 2 elements where the other has none"),
-        (floats(0, 1), floats(NAN, 1), "has NaN at 1 of 2 elements where the other has none"),
+        (floats(NAN, 1), floats(0, 1), "has NaN at 1 of 2 elements where the original has none"),
+        (floats(0, 1), floats(NAN, 1), "has numbers at 1 of 2 elements where the original has NaN"),
         (floats(INF, 1), floats(0, 1), "has infinities at other places"),
         (floats(INF, 1), floats(-INF, 1), "has infinities at other places"),
         (floats(0, 1), floats(INF, 1), "has infinities at other places"),

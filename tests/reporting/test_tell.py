@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue as language
 from onnxfuse.lifting.launched import launched
@@ -131,3 +133,25 @@ def test_what_fusions_save_is_what_fewer_launches_are_left() -> None:
     saved = list(map(launches_saved, fused.sites))
     assert left[0] - left[1] == sum(saved)
     assert min(saved) > 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[4,8] x) => (float[4,8] y) <float two={2}, float low={1e-7}> { p = Pow(x, two)\n y = Max(p, low) }",
+        """g (float[4,8] x, float[4,8] w) => (float[4,8] y) <int64[1] last = {-1}> {
+            p = Mul(x, w) s = ReduceSum(p, last) t = Mul(s, w) y = Sub(x, t) }""",
+        """g (float[4,8] x, float[4,8] w) => (float[4,8] y) <int64[1] last = {-1}> {
+            p = Mul(x, w) s = ReduceMean(p, last) t = Mul(s, w) y = Sub(p, t) }""",
+    ],
+    ids=["a floor of squares, for LeakyRelu", "a projection, for SoftmaxGrad", "a mean of products, for SoftmaxGrad"],
+)
+def test_arithmetic_of_other_things_is_no_near_miss(text: str) -> None:
+    assert fuse(model(text), language.load()).near_misses == []
+
+
+def test_a_small_op_of_which_only_a_number_is_wrong_is_a_near_miss() -> None:
+    text = "g (float[4] x) => (float[4] y) <float c = {-1.5}> { t = Mul(x, c)\n y = Max(x, t) }"
+    (miss,) = fuse(model(text), language.load()).near_misses
+    assert miss.rule == "LeakyRelu"
+    assert "0 < alpha < 1" in miss.reason

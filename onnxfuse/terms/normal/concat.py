@@ -81,7 +81,9 @@ def _rejoined(terms: Terms, parts: Sequence[Term], axis: int) -> Term | None:
     for part in parts:
         sliced = part.op == "Slice" and part.args == (x,) and part.attr("axis") == axis and part.attr("step") == 1
         start, stop = (0, x.shape[axis] if x.shape else None) if part is x else (part.attr("start"), part.attr("stop"))
-        if not (sliced or part is x) or not isinstance(start, int) or not isinstance(stop, int) or start < 0:
+        if not (sliced or part is x) or not isinstance(start, int) or not isinstance(stop, int):
+            return None
+        if start < 0 or stop < 0:  # where the axis ends is not known: x[0:-1] is not nothing
             return None
         indices += range(start, stop)
     return chosen(terms, x, axis, indices) if x.shape is not None and len(indices) <= SMALL else None

@@ -52,6 +52,14 @@ ALIKE = {
 }
 
 APART = {
+    "what ends from an end that is not known": (
+        """g (float[b, s, 8] x) => (float[b, t, 8] y)
+            <int64[1] zero = {0}, int64[1] one = {1}, int64[1] before = {-1}> {
+            first = Slice (x, zero, one, one)  rest = Slice (x, zero, before, one)
+            y = Concat <axis = 1> (first, rest)
+        }""",
+        {"x": (2, 5, 8)},
+    ),
     "slices of two lengths": (
         """g (float[6, 4] x) => (float[6, 4] y) <int64[2] size = {2, 4}> {
             a, b = Split <axis = 0> (x, size)  p = Tanh (a)  q = Tanh (b)  y = Concat <axis = 0> (p, q)
