@@ -14,7 +14,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfuse.model import dims as symbolic
-from onnxfuse.model.dims import Dim, Shape, Sym, broadcast, product
+from onnxfuse.model.broadcast import broadcast
+from onnxfuse.model.dims import Dim, Shape, Sym, product
 from onnxfuse.terms.analysis import fills, masks
 from onnxfuse.terms.analysis.lengths import lengths_of, window_of
 from onnxfuse.terms.analysis.slices import along, part, rows

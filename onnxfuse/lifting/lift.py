@@ -8,7 +8,8 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 
 from onnxfuse.language.catalogue import Catalogue
-from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, broadcast_dim, product, symbol
+from onnxfuse.model.broadcast import broadcast_dim
+from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, product, symbol
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
 from onnxfuse.model.symbols import (

@@ -10,13 +10,8 @@ from onnx import NodeProto, TensorProto
 
 from onnxfuse.language.bodies import output_dtype
 from onnxfuse.language.reading import read
-from onnxfuse.model.dims import (
-    Dim,
-    Shape,
-    Sym,
-    broadcast,
-    product,
-)
+from onnxfuse.model.broadcast import broadcast
+from onnxfuse.model.dims import Dim, Shape, Sym, product
 from onnxfuse.model.graph import DOMAIN, REGION, RULE_KEY, captured_names, family_of
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.op_traits import BROADCAST, COERCED, DECLARES_DTYPE, FOLDABLE

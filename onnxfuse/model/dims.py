@@ -7,12 +7,16 @@ may not be exact, the larger of two unknowns) becomes a new symbol named after i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 from math import prod
 from typing import TypeAlias, TypeGuard
 
 END = 10**9
 """A Slice that stops here or later means the end of the axis: jax2tf writes no more than this, others more."""
+
+STEPS = 400
+"""Sums that are looked at to find whether a dimension is at least another; what takes more is not found."""
 
 Monomial: TypeAlias = tuple[str, ...]
 
@@ -209,7 +213,7 @@ def floor_divide(a: Dim, b: Dim) -> Dim:
         return -floor_divide(a, -b)
     if at_least(0, a):  # a symbol is never negative
         return 0 if at_least(a, 0) else -floor_divide(-a, b)
-    if isinstance(a, Sym) and isinstance(b, int) and b and (low := _lowest(a)) is not None and low >= 0:
+    if isinstance(a, Sym) and isinstance(b, int) and b and (low := _lowest(a, count(1))) is not None and low >= 0:
         return _steps(a, b)
     return symbol(Derived.of(f"({a!r})//({b!r})", a, b))
 
@@ -275,40 +279,44 @@ def tail(n: Dim, dim: Dim) -> Dim:
 
 def at_least(a: Dim, b: Dim) -> bool:
     """Is a >= b for certain?  A symbol may be 0 (an empty cache) if nothing is known of it, never negative."""
-    return _never_negative(_sum(a, _product(b, -1)))
+    return _never_negative(_sum(a, _product(b, -1)), count(1))
 
 
-def _never_negative(dim: Dim) -> bool:
+def _never_negative(dim: Dim, steps: Iterator[int]) -> bool:
+    """What is not found within STEPS is not certain: there are more and more ways the deeper minima are nested."""
     if isinstance(dim, int):
         return dim >= 0
-    low = _lowest(dim)
+    if next(steps) > STEPS:
+        return False
+    low = _lowest(dim, steps)
     if low is not None and low >= 0:
         return True
     # What is taken away is at most what bounds it.
     for monomial, c in dim.terms:
         for i, name in enumerate(monomial if c < 0 else ()):
             rest = Sym(((monomial[:i] + monomial[i + 1 :], -c),)) if len(monomial) > 1 else -c
-            if any(_never_negative(dim + rest * (symbol(name) - bound)) for bound in _bounds(name)):
+            if any(_never_negative(dim + rest * (symbol(name) - bound), steps) for bound in _bounds(name, steps)):
                 return True
     return False
 
 
-def _lowest(dim: Dim) -> int | None:
+def _lowest(dim: Dim, steps: Iterator[int]) -> int | None:
     """The number below which a sum never is; None where something is taken away."""
     if isinstance(dim, int):
         return dim
-    summands = [(c, [_least(name) for name in monomial]) for monomial, c in dim.terms]
+    summands = [(c, [_least(name, steps) for name in monomial]) for monomial, c in dim.terms]
     if any((c < 0 and least) or -1 in least for c, least in summands):
         return None
     return sum(c * prod(least) for c, least in summands)
 
 
-def _least(name: str) -> int:
+def _least(name: str, steps: Iterator[int]) -> int:
     """The number below which a symbol never is; -1 for a quotient or the smaller of two that may be negative."""
-    if isinstance(name, Derived) and name.startswith(("(", "min(")) and not all(map(_never_negative, name.operands)):
+    operands = name.operands if isinstance(name, Derived) and name.startswith(("(", "min(")) else ()
+    if not all(_never_negative(operand, steps) for operand in operands):
         return -1
     if is_quotient(name):
-        low, divisor = _lowest(name.operands[0]), name.operands[1]
+        low, divisor = _lowest(name.operands[0], steps), name.operands[1]
         return low // divisor if low is not None and isinstance(divisor, int) and divisor > 0 else 0
     return getattr(name, "least", 0)
 
@@ -318,25 +326,15 @@ def is_quotient(name: str) -> TypeGuard[Derived]:
     return isinstance(name, Derived) and name.startswith("(")
 
 
-def _bounds(name: str) -> tuple[Dim, ...]:
+def _bounds(name: str, steps: Iterator[int]) -> tuple[Dim, ...]:
     """Dimensions that a symbol is never above."""
     if isinstance(name, Derived) and name.startswith("tail("):
         return name.operands[1:]
     if is_quotient(name):
         whole, divisor = name.operands
-        return (whole,) if at_least(divisor, 1) and at_least(whole, 0) else ()
+        return (whole,) if all(_never_negative(d, steps) for d in (divisor + -1, whole)) else ()
     limit = name.limit if isinstance(name, Bounded) else None
     return smallest_of(symbol(name)) if limit is None else (limit,)
-
-
-def _cut_to(dim: Dim) -> tuple[Dim, ...]:
-    """Dimensions to which one was cut, or otherwise fits, so that beside one of them it is that one, or 1."""
-    for name in dim.symbols if isinstance(dim, Sym) and len(dim.terms) == 1 else ():
-        if isinstance(name, Derived) and name.startswith("tail(") and dim == symbol(name):
-            return name.operands[:1]
-        if isinstance(name, Bounded) and name.whole is not None and dim == symbol(name):
-            return (name.whole,)
-    return smallest_of(dim)
 
 
 def smallest_of(dim: Dim) -> tuple[Dim, ...]:
@@ -355,46 +353,3 @@ def equal(a: Dim, b: Dim) -> bool | None:
     if at_least(a, b + 1) or at_least(b, a + 1):
         return False
     return None
-
-
-def broadcast_dim(a: Dim, b: Dim) -> Dim:
-    """One dimension of numpy broadcasting; of two unknowns a symbol that names both."""
-    if a == b or b == 1:
-        return a
-    if a == 1:
-        return b
-    if isinstance(a, int):
-        return a
-    if isinstance(b, int):
-        return b
-    # A run that does not fail has equal dims here unless one of them is 1, so the broadcast is their maximum; and
-    # min(c, n) against n can only be n.
-    names = set[str]()
-    for dim, other in ((a, b), (b, a)):
-        text = repr(dim)
-        if other in _cut_to(dim):
-            return other
-        names |= set(text[6:-1].split("|")) if text.startswith("bcast(") else {text}
-    for dim in (a, b):
-        if repr(dim).startswith("bcast(") and names == set(repr(dim)[6:-1].split("|")):
-            return dim
-    return symbol(Derived.of("bcast(" + "|".join(sorted(names)) + ")", a, b))
-
-
-def broadcast(*shapes: Shape) -> Shape:
-    """The shape that numpy broadcasting gives."""
-    if len(shapes) == 2:
-        a, b = shapes
-        if a[max(len(a) - len(b), 0) :] == b:
-            return a
-        if b[max(len(b) - len(a), 0) :] == a:
-            return b
-    shapes = tuple(dict.fromkeys(shape for shape in shapes if shape))
-    if len(shapes) < 2:
-        return shapes[0] if shapes else ()
-    rank = max(map(len, shapes), default=0)
-    result: list[Dim] = [1] * rank
-    for shape in shapes:
-        for axis, dim in enumerate(shape, start=rank - len(shape)):
-            result[axis] = broadcast_dim(result[axis], dim)
-    return tuple(result)

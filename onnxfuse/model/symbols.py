@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import gcd
 
+from .broadcast import broadcast_dim
 from .dims import (
     Bounded,
     Derived,
     Dim,
     Shape,
     Sym,
-    broadcast_dim,
     exact,
     floor_divide,
     is_quotient,

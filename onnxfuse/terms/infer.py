@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
-from onnxfuse.model.dims import Dim, Sym, broadcast, exact, maximum, product, viewed
+from onnxfuse.model.broadcast import broadcast
+from onnxfuse.model.dims import Dim, Sym, exact, maximum, product, viewed
 from onnxfuse.model.op_traits import BOOLEAN, BROADCAST, LIKE_FIRST
 
 from . import infer_gradients as infer_gradients  # whose rules belong to the table, as do the next

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.model.dims import Dim, Shape, broadcast, exact, floor_divide
+from onnxfuse.model.broadcast import broadcast
+from onnxfuse.model.dims import Dim, Shape, exact, floor_divide
 from onnxfuse.model.einsum import dims_of, letters_of
 
 from .fold import value_of

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from onnxfuse.model.dims import broadcast, exact
+from onnxfuse.model.broadcast import broadcast
+from onnxfuse.model.dims import exact
 
 from .infer_table import FLOAT, RULES, Inferred, normal_axis, rule
 from .term import Attributes, Term, Terms

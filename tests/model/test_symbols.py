@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.model.dims import (
-    Bounded,
-    Derived,
-    Dim,
-    Sym,
-    at_least,
-    broadcast_dim,
-    floor_divide,
-    minimum,
-    symbol,
-    viewed,
-)
+from onnxfuse.model.broadcast import broadcast_dim
+from onnxfuse.model.dims import Bounded, Derived, Dim, Sym, at_least, floor_divide, minimum, symbol, viewed
 from onnxfuse.model.symbols import (
     Apart,
     evaluate,

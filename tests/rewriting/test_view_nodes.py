@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.model.dims import Dim, broadcast_dim, symbol
+from onnxfuse.model.broadcast import broadcast_dim
+from onnxfuse.model.dims import Dim, symbol
 from onnxfuse.rewriting.plan import Plan
 from onnxfuse.rewriting.view_nodes import as_reshape, concat, expand, reshape, slice_
 from onnxfuse.terms.term import Term

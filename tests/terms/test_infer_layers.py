@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxfuse.model.dims import broadcast_dim, symbol
+from onnxfuse.model.broadcast import broadcast_dim
+from onnxfuse.model.dims import symbol
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import Terms

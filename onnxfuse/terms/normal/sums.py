@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from onnxfuse.model.dims import Shape, broadcast, product
+from onnxfuse.model.broadcast import broadcast
+from onnxfuse.model.dims import Shape, product
 from onnxfuse.model.op_traits import NEUTRAL
 from onnxfuse.terms.fold import decided
 from onnxfuse.terms.term import CLOSED, REAL, SMALL, Term, Terms, is_number, same_shape, static
