@@ -28,8 +28,9 @@ from onnxfuse.language.rule import Rule
 from onnxfuse.model.graph import family
 from onnxfuse.proof.branches import Branch, branches, taken
 from onnxfuse.proof.cut_moves import Models
-from onnxfuse.proof.cut_proof import compare_found, compare_sites, observe
+from onnxfuse.proof.cut_proof import behind, compare_found, compare_sites
 from onnxfuse.proof.cuts import Cut, find
+from onnxfuse.proof.observed import observe, telling
 from onnxfuse.proof.oracle import NOT_RUN, Oracle
 from onnxfuse.proof.stand_in import runnable
 from onnxfuse.runtime.quiet import onnxruntime
@@ -82,9 +83,10 @@ class Original:
         return [part for part in (Original(model), *(Original(model, step) for step in steps)) if part.oracle.cases]
 
     def values(self, found: Sequence[Cut]) -> list[dict[str, Any]]:
-        """What `site_proof.observe` gives, each value observed once."""
+        """What sites are fed, each value observed once."""
         new = [s for s in found if not {*s.stops, *s.observed} <= self._values[0].keys()]
-        for known, seen in zip(self._values, observe(self.proto, new, self.oracle.cases) if new else [], strict=False):
+        observed = observe(self.proto, behind(new), telling(self.oracle.cases)) if new else ()
+        for known, seen in zip(self._values, observed, strict=False):
             known |= seen
         return self._values
 

@@ -8,7 +8,7 @@ models' own precision is rounding, of which the fused model may do a few times a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,11 @@ from .cut_tolerance import Equation
 from .cuts import Cut
 from .input_values import Case
 from .kinds import Kinds
+from .observed import observe, telling
 from .pictures import smaller
 from .precision import dtype_of, precisions
 from .quantizers import QUANTIZERS
+from .reshaped import with_fused_values
 from .roundings import Roundings
 from .seen import Seen
 
@@ -87,15 +89,32 @@ def compare_sites(
     compared where nothing can be cut out, or no cutting runs.  onnxruntime optimizes cuts of the fused model, if
     `optimize` is set.  `tell` is told how many are done, and of how many.
     """
-    found = [site for site in cuts.find(original, fused) if site.output.startswith(inside)]
-    try:
-        real = observe(original, found, cases, base_dir) if found else []
-    except SessionError:
-        return Compared()
-    models = Models(original, fused, base_dir, kernels, optimize)
-    # NumPy's products of these sizes take ten times as long where threads share and wait for them.
-    with threadpool_limits(1, user_api="blas"):
-        return compare_found(models, found, real, seed=seed, rtol=rtol, atol=atol, tell=tell)
+
+    def compared(original: onnx.ModelProto, found: Sequence[Cut]) -> Compared:
+        models = Models(original, fused, base_dir, kernels, optimize)
+        try:
+            real = list(observe(original, behind(found), telling(cases), base_dir)) if found else []
+        except SessionError:
+            return Compared()
+        # NumPy's products of these sizes take ten times as long where threads share and wait for them.
+        with threadpool_limits(1, user_api="blas"):
+            return compare_found(models, found, real, seed=seed, rtol=rtol, atol=atol, tell=tell)
+
+    found = _inside(inside, original, fused)
+    if views := with_fused_values(original, fused, found, cases, base_dir):
+        result = compared(views.model, _inside(inside, views.model, fused))
+        if views.names <= result.right and not result.wrong:
+            return result
+    return compared(original, found)
+
+
+def _inside(inside: str, original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Cut]:
+    return [site for site in cuts.find(original, fused) if site.output.startswith(inside)]
+
+
+def behind(sites: Iterable[Cut]) -> set[str]:
+    """The values of the original that sites are fed, or whose likes."""
+    return {name for site in sites for name in (*site.stops, *site.observed)}
 
 
 def compare_found(
@@ -170,10 +189,6 @@ def _compared(
         wrong |= differences
         result.right |= {site.output for site in part if site not in differences}
     return wrong
-
-
-def _filled(case: Case) -> bool:
-    return all(value.size for value in case.inputs.values() if isinstance(value, np.ndarray))
 
 
 def _explained(site: Cut, wrong: Mapping[Cut, str], fused: onnx.ModelProto) -> bool:
@@ -283,31 +298,3 @@ def _stored(model: onnx.ModelProto, base_dir: Path | None, feeds: Mapping[str, A
         return Session(emulated(model, onnx.TensorProto.FLOAT16), base_dir, optimize=False, threads=1).run(feeds)
     except SessionError:
         return [None] * len(model.graph.output)
-
-
-def observe(
-    original: onnx.ModelProto, found: Sequence[Cut], cases: Sequence[Case], base_dir: Path | None = None
-) -> list[dict[str, Any]]:
-    """The values of the original that the sites rest on, in a usual case and in the last unusual one.
-
-    Raises SessionError where the original does not run."""
-    # An empty case shows nothing.
-    padded = next((case for case in cases[::-1] if case.unusual and _filled(case)), cases[0])
-    cases = cases[0], padded
-    needed = {name for site in found for name in (*site.stops, *site.observed)}
-    wanted = sorted(needed - cases[0].inputs.keys())
-    outputs = {output.name: index for index, output in enumerate(original.graph.output)}
-    extra = [name for name in wanted if name not in outputs]
-    count = len(outputs)
-    try:
-        # The outputs are added in place, for the time of serializing: a copy would hold all weights twice.
-        original.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
-        session = Session(emulated(original), base_dir, optimize=False)
-    finally:
-        del original.graph.output[count:]
-    order = outputs | {name: count + index for index, name in enumerate(extra)}
-    runs = [session.run(case.inputs) for case in cases]
-    return [
-        dict(case.inputs) | {name: values[order[name]] for name in wanted}
-        for case, values in zip(cases, runs, strict=True)
-    ]

@@ -1,0 +1,197 @@
+"""Values that the fused model has in another shape than the original, under a name that both have.
+
+A fused model may carry [rows, columns] from block to block where the original has [batch, sequence, columns], as a Gemm
+wants it.  Then the two have no name in common between the first block and the last, each cut reaches back to where the
+one before it did and further, and work grows with the square of the depth.  So the original is written with the fused
+model's values on its way, which changes nothing that it computes:
+
+    v = f(..)   g(v)    becomes    v = f(..)   v' = Reshape(v)   w = Reshape(v')   g(w)
+
+Which values these may be, a run of both models shows.  That they are the same computation it does not: v' is one value
+more for cuts to compare, and where a coincidence made the pair, its cut differs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from onnxfuse.model.graph import Names, opset_of
+from onnxfuse.runtime.quiet import SessionError
+
+from . import numerics
+from .cuts import Cut
+from .input_values import Case
+from .observed import observe, telling
+
+_AGAIN = 2
+"""Cuts are long where nodes of the original are part of more of them on average."""
+_RESHAPE = 5
+"""The first opset whose Reshape takes a shape as its input."""
+_SAMPLE = 1024
+"""Elements by which a value is told from others."""
+
+
+class Views(NamedTuple):
+    """An original that has values of the fused model, and their names."""
+
+    model: onnx.ModelProto
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is kept of a value in one run."""
+
+    shape: tuple[int, ...]
+    count: int
+    numbers: np.ndarray
+    """Some of its elements, in row-major order."""
+    rounding: float
+    """How far computing them in another order may be off, relative to their length."""
+
+    def distance(self, other: _Seen) -> float:
+        """How far apart the numbers are, relative to their length; infinite if it is more than rounding explains."""
+        if self.count != other.count:
+            return np.inf
+        length = max(np.linalg.norm(self.numbers), np.linalg.norm(other.numbers))
+        apart = float(np.linalg.norm(self.numbers - other.numbers) / length)
+        return apart if apart <= max(self.rounding, other.rounding) else np.inf
+
+
+_Runs: TypeAlias = tuple[_Seen, ...]
+"""What is kept of one value, run by run."""
+
+
+def with_fused_values(
+    original: onnx.ModelProto,
+    fused: onnx.ModelProto,
+    found: Sequence[Cut],
+    cases: Sequence[Case],
+    base_dir: Path | None = None,
+) -> Views | None:
+    """A copy of the original that has values of the fused model, and runs at the sizes of the `telling` cases; None
+    where the cuts that were `found` are short as they are, where one of the models does not run, or no values are
+    alike."""
+    long = sum(len(cut.original) for cut in found) > _AGAIN * len({index for cut in found for index in cut.original})
+    if not long or opset_of(original) < _RESHAPE:
+        return None
+    both = _names(original), _names(fused)
+    old = _again(original, (cut.original for cut in found), but=both[1])
+    new = _again(fused, (cut.fused for cut in found), but=both[0])
+    try:
+        seen = [_seen(model, names, cases, base_dir) for model, names in ((original, old), (fused, new))]
+    except SessionError:
+        return None
+    pairs = dict(_pairs(*seen))
+    if not pairs:
+        return None
+    return Views(_written(original, pairs, Names(both[0] | both[1])), frozenset(view.name for view in pairs.values()))
+
+
+def _names(model: onnx.ModelProto) -> set[str]:
+    given = (value.name for value in (*model.graph.input, *model.graph.initializer))
+    return {*given, *(name for node in model.graph.node for name in node.output)}
+
+
+def _again(model: onnx.ModelProto, cones: Iterable[tuple[int, ...]], but: set[str]) -> list[str]:
+    """What nodes of more than one cut give, in order, `but` what both models have."""
+    count = Counter(index for cone in cones for index in cone)
+    nodes = (model.graph.node[index] for index, times in sorted(count.items()) if times > 1)
+    return [name for node in nodes for name in node.output if name and name not in but]
+
+
+def _seen(
+    model: onnx.ModelProto, names: Sequence[str], cases: Sequence[Case], base_dir: Path | None
+) -> dict[str, _Runs]:
+    """By name, in order, of those that are finite numbers, and not all zero, in each run."""
+    found: dict[str, list[_Seen]] = {name: [] for name in names}
+    for values in observe(model, names, telling(cases), base_dir):
+        for name in list(found):
+            one = _one(values[name])
+            if one is None:
+                del found[name]
+            else:
+                found[name].append(one)
+    return {name: tuple(runs) for name, runs in found.items()}
+
+
+def _one(value: Any) -> _Seen | None:
+    if not isinstance(value, np.ndarray) or not numerics.is_float(value.dtype) or value.dtype.kind == "c":
+        return None
+    numbers = value.reshape(-1)[:: max(1, value.size // _SAMPLE)].astype(np.float64)
+    if not np.isfinite(numbers).all() or not numbers.any():
+        return None
+    return _Seen(value.shape, value.size, numbers, numerics.epsilon(value.dtype) ** 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A value of the fused model as a Reshape of the original's, and that as a Reshape of it."""
+
+    name: str
+    there: list[int]
+    back: list[int]
+
+
+def _pairs(old: Mapping[str, _Runs], new: Mapping[str, _Runs]) -> Iterator[tuple[str, _View]]:
+    """The values of the original that one of the fused model's is a Reshape of: the nearest, and of equal ones the
+    first that either model computes."""
+    taken: set[str] = set()
+    for name, runs in new.items():
+        apart = {
+            other: max(a.distance(b) for a, b in zip(seen, runs, strict=True))
+            for other, seen in old.items()
+            if other not in taken
+        }
+        nearest = min(apart, key=apart.__getitem__, default="")
+        if not nearest or apart[nearest] == np.inf:
+            continue
+        there, back = _shape(old[nearest], runs), _shape(runs, old[nearest])
+        if there is not None and back is not None:
+            taken.add(nearest)
+            yield nearest, _View(name, there, back)
+
+
+def _shape(given: _Runs, wanted: _Runs) -> list[int] | None:
+    """What Reshape takes to make of the given shapes those that are wanted, or None: only one size may change from run
+    to run that is not at its place already."""
+    made: list[int] = []
+    for axis, sizes in enumerate(zip(*(seen.shape for seen in wanted), strict=True)):
+        if len(set(sizes)) == 1:
+            made.append(sizes[0])
+        elif all(len(seen.shape) > axis and seen.shape[axis] == n for seen, n in zip(given, sizes, strict=True)):
+            made.append(0)
+        else:
+            made.append(-1)
+    return made if made.count(-1) <= 1 else None
+
+
+def _written(original: onnx.ModelProto, pairs: Mapping[str, _View], names: Names) -> onnx.ModelProto:
+    """The original with these values on its way, and others of which nobody has the `names`."""
+    made = onnx.ModelProto()
+    made.CopyFrom(original)
+    graph = made.graph
+    nodes: list[onnx.NodeProto] = []
+    instead: dict[str, str] = {}
+    for node in graph.node:
+        node.input[:] = [instead.get(name, name) for name in node.input]
+        nodes.append(node)
+        for name in node.output:
+            if view := pairs.get(name):
+                instead[name] = names.unique(f"{name}/again")
+                for given, output, shape in ((name, view.name, view.there), (view.name, instead[name], view.back)):
+                    constant = names.unique(f"{output}/shape")
+                    graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), constant))
+                    nodes.append(helper.make_node("Reshape", [given, constant], [output]))
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+    return made
