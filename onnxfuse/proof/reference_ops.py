@@ -14,18 +14,19 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_attention import Attention_23
 
+from onnxfuse.terms.erf import erf
+
 from .reference_conv import Conv, ConvTranspose
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
 _ROOT = math.sqrt(2 / math.pi)
 
 
 def _gelu(x: Array, approximate: str = "none") -> Array:
     if approximate == "tanh":
         return np.asarray(0.5 * x * (1 + np.tanh(_ROOT * (x + 0.044715 * x**3))), x.dtype)
-    return np.asarray(0.5 * x * (1 + _erf(x / math.sqrt(2))), x.dtype)
+    return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))), x.dtype)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -87,7 +88,7 @@ class Erf(OpRun):
     """In place of the evaluator's own, which rounds to float32."""
 
     def _run(self, x: Array) -> tuple[Array]:
-        return (np.asarray(_erf(x), x.dtype),)
+        return (np.asarray(erf(x), x.dtype),)
 
 
 class Gelu(OpRun):

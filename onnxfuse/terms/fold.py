@@ -17,18 +17,17 @@ from onnx import TensorProto, numpy_helper
 from onnxfuse.model.dims import END
 
 from .blockwise import Blockwise
+from .erf import erf
 from .term import REAL, Array, Term, UnknownValueError, numpy_dtype, static
 
 _Answer = TypeVar("_Answer", bound=Hashable)
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
     "Reciprocal": lambda x: 1 / x,
     "Sqrt": np.sqrt,
     "Exp": np.exp,
     "Log": np.log,
-    "Erf": _erf,
+    "Erf": erf,
     "Tanh": np.tanh,
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "Abs": np.abs,
