@@ -82,10 +82,12 @@ def feed(
         feeds[name] = (value * small).astype(value.dtype)
     for number, site in enumerate(sites):
         for name in site.observed:
-            feeds[f"{number}/{name}"] = real[name]
+            feeds[f"{number}/{name}"] = site.resized_all(real[name])
         for name, shape in site.shapes(real).items():
             rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-            feeds[f"{number}/{name}"] = real[name] if site.entangled else _noise(real[name], rng, style, shape)
+            value = real[name] if site.entangled else _noise(real[name], rng, style, shape)
+            # What is fed as it is loses what is beyond.
+            feeds[f"{number}/{name}"] = value[tuple(map(slice, shape))] if value.shape != shape else value
     return feeds
 
 

@@ -28,6 +28,7 @@ from .cut_tolerance import Equation
 from .cuts import Cut
 from .input_values import Case
 from .kinds import Kinds
+from .lengths import shorter
 from .observed import observe, telling
 from .pictures import smaller
 from .precision import dtype_of, precisions
@@ -137,9 +138,9 @@ def compare_found(
 
     def compared(sites: Sequence[Cut], result: Compared = result) -> dict[Cut, str]:
         done = partial(_compared, models, real=real, seed=seed, tolerances=(rtol, atol))
-        small = filter(None, (smaller(original, site, real) for site in sites))
+        small = (smaller(original, site, real) or shorter(original, fused, site, real) for site in sites)
         trial = Compared()
-        done(list(small), result=trial, tell=lambda count: tell(result.count + count, len(found)))
+        done(list(filter(None, small)), result=trial, tell=lambda count: tell(result.count + count, len(found)))
         result.right |= trial.right
         result.exactly |= trial.exactly & trial.right
         result.count += len(trial.right)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.model.graph import captured_names
 from onnxfuse.model.op_traits import MOVEMENT, RANDOM, SHAPE_QUERIES
@@ -44,10 +44,25 @@ class Cut:
     """Stops that the original is not fed: what the fused model asks the shape of is on the original's way."""
     pictures: tuple[tuple[int, ...], ...] = ()
     """The spatial sizes that stops have in place of their own, if they are to be smaller (`pictures`)."""
+    length: tuple[int, int] | None = None
+    """A size, and what stands for it in that and its multiples, of stops and among constants (`lengths`)."""
+
+    def resized(self, size: int) -> int:
+        """What stands for a size; for that of a square, the square."""
+        made = 1
+        while self.length and size and size % self.length[0] == 0:
+            size, made = size // self.length[0], made * self.length[1]
+        return size * made
+
+    def resized_all(self, sizes: np.ndarray) -> np.ndarray:
+        """What stands for sizes that are elements."""
+        if self.length is None:
+            return sizes
+        return np.reshape([self.resized(size) for size in sizes.ravel().tolist()], sizes.shape).astype(sizes.dtype)
 
     def shapes(self, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """What shape each stop is fed in, given what it is in a real run."""
-        own = {name: values[name].shape for name in self.stops}
+        own = {name: tuple(map(self.resized, values[name].shape)) for name in self.stops}
         smaller = zip(own.items(), self.pictures, strict=True) if self.pictures else ()
         return own | {name: (*shape[:2], *sizes) for (name, shape), sizes in smaller}
 
@@ -234,23 +249,31 @@ def cut(
     """A model of disjoint copies of the `cones` of `sites`; values of site i are called ``i/name``.
 
     Its inputs have the types of `feeds` and the sizes that all of these agree on, and are those of them that the cones
-    read; initializers are inputs if they are among them."""
+    read; initializers are inputs if they are among them, and sizes among them are those that the site is to have."""
     result = onnx.ModelProto(ir_version=model.ir_version)
     result.opset_import.extend(model.opset_import)
-    result.functions.extend(_called(model, {index for cone in cones for index in cone}))
+    result.functions.extend(called(model, {index for cone in cones for index in cone}))
     graph = result.graph
     graph.name = "sites"
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     used: set[str] = set()
     for number, (site, cone) in enumerate(zip(sites, cones, strict=True)):
-        read: set[str] = set()
+        read = {name for index in cone for name in model.graph.node[index].input}
+        shared = {name for name in read if name in tensors}
+        for name in sorted(shared):
+            if made := _resized(site, tensors[name]):
+                made.name = f"{number}/{name}"
+                graph.initializer.append(made)
+                shared.remove(name)
+        used |= shared
         for index in cone:
             node = graph.node.add()
             node.CopyFrom(model.graph.node[index])
             node.name = ""
-            used.update(tensors.keys() & set(node.input))
-            read.update(node.input)
-            node.input[:] = [name if name in tensors or not name else f"{number}/{name}" for name in node.input]
+            for attribute in node.attribute:
+                if attribute.HasField("t") and (made := _resized(site, attribute.t)):
+                    attribute.t.CopyFrom(made)
+            node.input[:] = [name if name in shared or not name else f"{number}/{name}" for name in node.input]
             # Of a node with several outputs one may be a stop, which is fed.
             fed = (*site.stops, *site.observed)
             node.output[:] = [name and f"{number}/{name}" + "/unused" * (name in fed) for name in node.output]
@@ -266,13 +289,27 @@ def cut(
     return result
 
 
+def _resized(site: Cut, tensor: onnx.TensorProto) -> onnx.TensorProto | None:
+    """A constant with the sizes of a site in place of its own; None where none of its elements is one of these."""
+    if site.length is None or not is_size(tensor):
+        return None
+    own = numpy_helper.to_array(tensor)
+    made = site.resized_all(own)
+    return None if (made == own).all() else numpy_helper.from_array(made, tensor.name)
+
+
+def is_size(tensor: onnx.TensorProto) -> bool:
+    """May the elements of a constant be sizes?"""
+    return tensor.data_type in (TensorProto.INT64, TensorProto.INT32) and len(tensor.dims) <= 1
+
+
 def _input(name: str, values: Sequence[np.ndarray]) -> onnx.ValueInfoProto:
     kind = helper.np_dtype_to_tensor_dtype(values[0].dtype)
     sizes = zip(*(value.shape for value in values), strict=True)
     return helper.make_tensor_value_info(name, kind, [one[0] if len(set(one)) == 1 else None for one in sizes])
 
 
-def _called(model: onnx.ModelProto, nodes: Iterable[int]) -> list[onnx.FunctionProto]:
+def called(model: onnx.ModelProto, nodes: Iterable[int]) -> list[onnx.FunctionProto]:
     """The functions that nodes need, in the model's order."""
     known = {key_of(f): f for f in model.functions}
     pending = [called_by(model.graph.node[index]) for index in nodes]

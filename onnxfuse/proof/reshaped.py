@@ -113,7 +113,7 @@ def _seen(
 ) -> dict[str, _Runs]:
     """By name, in order, of those that are finite numbers, and not all zero, in each run."""
     found: dict[str, list[_Seen]] = {name: [] for name in names}
-    for values in observe(model, names, telling(cases), base_dir):
+    for values in observe(model, names, _of_own_sizes(telling(cases)), base_dir):
         for name in list(found):
             one = _one(values[name])
             if one is None:
@@ -121,6 +121,12 @@ def _seen(
             else:
                 found[name].append(one)
     return {name: tuple(runs) for name, runs in found.items()}
+
+
+def _of_own_sizes(cases: Sequence[Case]) -> list[Case]:
+    """One of each sizes: of a second, only the shapes are of interest."""
+    sizes = [[getattr(value, "shape", None) for value in case.inputs.values()] for case in cases]
+    return [case for at, case in enumerate(cases) if sizes[at] not in sizes[:at]]
 
 
 def _one(value: Any) -> _Seen | None:

@@ -1,0 +1,137 @@
+"""Shorter sequences for the sites of a model that fixes their length.
+
+A model exported for 1,500 frames or 197 patches has that number in the shapes of its Reshapes, and its attention takes
+gigabytes in float64.  What a row of a product gives does not depend on how many rows there are, nor does attention on
+how many keys.  So a site is given the same equation of a few rows: one size, and all its multiples, become smaller in
+what it is fed and among its constants.  Whether this holds for a site is not argued but tried, as with `pictures`: so
+it must run and be right, else it is judged at its own sizes.
+
+Left as it is, is a site with a constant that is no size and has such a dim (a table of positions, a bias of pairs of
+them), or that counts otherwise: a Slice from 100 on would be something else, or nothing, of a few rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from onnxfuse.model.external_data import is_external
+
+from .cuts import Cut, called, is_size
+
+_SMALL = 1 << 15
+"""Elements of stops together, that are soon computed as they are."""
+_LONG = 20
+"""The least size that is made smaller."""
+_STANDS_IN = (12, 14, 18, 20), (11, 13, 17, 19)
+"""What an even and an odd size become, the first that is not there already."""
+_FEW = 8
+"""What counts as far as this does so of few rows, too."""
+_ENDLESS = 1 << 30
+"""A Slice up to here goes to the end."""
+_FITTING = {("Reshape", 1), ("Expand", 1)}
+"""Ops and their inputs of sizes that have to fit, or the op refuses to run."""
+_COUNTING = {"Slice", "Split", "Pad"}
+"""Ops that count, before some opset by their attributes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """What may be a size or a count."""
+
+    size: int
+    resizable: bool = False
+    """Does it become smaller with the size?"""
+    fits: bool = False
+    """Is it no count, but what has to fit or is refused?"""
+
+    def stays(self, size: int, kept: set[int]) -> bool:
+        """Does it say the same where `size` is smaller, and sizes that are `kept` are not?"""
+        if self.size % size == 0 and self.size:
+            return self.resizable
+        return self.fits or self.size <= _FEW or self.size >= _ENDLESS or self.size in kept
+
+
+def shorter(
+    original: onnx.ModelProto, fused: onnx.ModelProto, site: Cut, real: Sequence[Mapping[str, Any]]
+) -> Cut | None:
+    """The site with one size made smaller, given what its stops are in real runs; None where there is none to be."""
+    shapes = [real[0][name].shape for name in site.stops]
+    same = all(run[name].shape == shape for run in real for name, shape in zip(site.stops, shapes, strict=True))
+    if site.entangled or not same or sum(map(math.prod, shapes)) <= _SMALL:
+        return None
+    parts = (original, site.original), (fused, site.fused)
+    tensors = [tensor for model, cone in parts for tensor in _read(model, cone)]
+    if any(is_external(tensor) for tensor in tensors if is_size(tensor)):
+        return None
+    bound = {size for tensor in tensors if not is_size(tensor) for size in tensor.dims}
+    sizes = {size for shape in shapes for size in shape}
+    numbers = {*_observed(site, real), *(number for model, cone in parts for number in _numbers(model, cone))}
+    rows = {size for shape in shapes for size in shape[:-1]}
+    mentioned = rows | {number.size for number in numbers if number.resizable}
+    found = []
+    for size in {size for size in mentioned if size >= _LONG and any(n and n % size == 0 for n in rows)}:
+        small = next((n for n in _STANDS_IN[size % 2] if n not in sizes | bound), None)
+        # What is a multiple of it, or what it is a multiple of, becomes smaller with it, or it stays as it is.
+        tied = any(n and n % size == 0 for n in bound)
+        tied = tied or any((n >= _LONG and size % n == 0) or n * n == size for n in mentioned | bound if n < size)
+        kept = {n for n in sizes | bound if n % size}
+        if small is not None and not tied and all(number.stays(size, kept) for number in numbers):
+            found.append(replace(site, length=(size, small)))
+    return min(found, key=lambda made: (_elements(made, real), made.length), default=None)
+
+
+def _elements(site: Cut, real: Sequence[Mapping[str, Any]]) -> int:
+    return sum(map(math.prod, site.shapes(real[0]).values()))
+
+
+def _read(model: onnx.ModelProto, cone: Iterable[int]) -> Iterator[onnx.TensorProto]:
+    """The constants that nodes read or have."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for index in cone:
+        node = model.graph.node[index]
+        yield from (tensors[name] for name in node.input if name in tensors)
+        yield from (attribute.t for attribute in node.attribute if attribute.HasField("t"))
+
+
+def _observed(site: Cut, real: Sequence[Mapping[str, Any]]) -> Iterator[_Number]:
+    """Shapes that are what they were in real runs."""
+    for size in {size for run in real for name in site.observed for size in np.ravel(run[name]).tolist()}:
+        yield _Number(size, resizable=True, fits=True)
+
+
+def _numbers(model: onnx.ModelProto, cone: Iterable[int]) -> Iterator[_Number]:
+    """What nodes and the functions that they call have."""
+    own = list(cone)
+    yield from _numbers_of([model.graph.node[index] for index in own], model.graph.initializer, resizable=True)
+    for function in called(model, own):
+        yield from _numbers_of(function.node, (), resizable=False)
+
+
+def _numbers_of(
+    nodes: Sequence[onnx.NodeProto], tensors: Iterable[onnx.TensorProto], resizable: bool
+) -> Iterator[_Number]:
+    constants = {tensor.name: tensor for tensor in tensors if is_size(tensor)}
+    plain: dict[str, list[int]] = {}
+    for node in nodes:
+        for attribute in node.attribute:
+            numbers = [abs(number) for number in (attribute.i, *attribute.ints)]
+            if node.op_type != "Constant":
+                yield from (_Number(number, fits=node.op_type not in _COUNTING) for number in numbers)
+            elif attribute.HasField("t"):
+                constants |= {node.output[0]: attribute.t} if is_size(attribute.t) else {}
+            else:
+                plain[node.output[0]] = numbers
+    for node in nodes:
+        for at, name in enumerate(node.input):
+            fits = (node.op_type, at) in _FITTING
+            if name in constants:
+                elements = np.abs(numpy_helper.to_array(constants[name])).ravel().tolist()
+                yield from (_Number(number, resizable, fits) for number in elements)
+            yield from (_Number(number, False, fits) for number in plain.get(name, ()))

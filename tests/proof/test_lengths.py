@@ -1,0 +1,146 @@
+"""Sites of a model of one length are judged on shorter sequences, and at their own length where those do not do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+from onnxfuse.proof import cut_proof
+from onnxfuse.proof.cut_feeds import feed
+from onnxfuse.proof.cut_proof import Compared, compare_sites
+from onnxfuse.proof.cuts import Cut
+from onnxfuse.proof.lengths import shorter
+from onnxfuse.proof.oracle import Oracle
+
+HEADS = "<int64[4] split = {1, 300, 2, 32}, int64[3] joined = {1, 300, 64}, float scale = {0.25}>"
+ATTENTION = f"""g (float[1, 300, 64] x, float[1, 300, 64] z) => (float[1, 300, 64] y) {HEADS} {{
+    q = Reshape(x, split) t = Transpose<perm = [0, 2, 1, 3]>(q) k = Reshape(z, split)
+    u = Transpose<perm = [0, 2, 3, 1]>(k) v = Transpose<perm = [0, 2, 1, 3]>(k)
+    s = MatMul(t, u) m = Mul(s, scale) w = Softmax(m) o = MatMul(w, v)
+    h = Transpose<perm = [0, 2, 1, 3]>(o) y = Reshape(h, joined) }}"""
+FUSED = "g (float[1, 300, 64] x, float[1, 300, 64] z) => (float[1, 300, 64] y) { y = own.Attention(x, z) }"
+BODY = """<domain: "own", opset_import: ["": 18]> Attention (x, z) => (y) {
+    scale = Constant<value_float = SCALE>() split = Constant<value_ints = [0, 0, 2, 32]>()
+    joined = Constant<value_ints = JOINED>()
+    q = Reshape(x, split) t = Transpose<perm = [0, 2, 1, 3]>(q) k = Reshape(z, split)
+    u = Transpose<perm = [0, 2, 3, 1]>(k) v = Transpose<perm = [0, 2, 1, 3]>(k)
+    r = Mul(t, scale) s = MatMul(r, u) w = Softmax(s) o = MatMul(w, v)
+    h = Transpose<perm = [0, 2, 1, 3]>(o) y = Reshape(h, joined) }"""
+
+
+def parse(*texts: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model('<ir_version: 9, opset_import: ["": 18, "own": 1]>\n' + "\n".join(texts))
+
+
+def body(scale: str = "0.25", joined: str = "[0, 0, 64]") -> str:
+    return BODY.replace("SCALE", scale).replace("JOINED", joined)
+
+
+def compare(before: onnx.ModelProto, after: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
+    """What is found, and the lengths that sites were judged on."""
+    lengths: list[int] = []
+
+    def fed(sites: Any, *args: Any, **options: Any) -> Any:
+        found = own(sites, *args, **options)
+        lengths.extend(value.shape[1] for name, value in found.items() if name.endswith("/x"))
+        return found
+
+    own = cut_proof.cut_feeds.feed
+    with monkeypatch.context() as patch:
+        patch.setattr(cut_proof.cut_feeds, "feed", fed)
+        found: Compared = compare_sites(before, after, Oracle(before).cases)
+    return found, list(dict.fromkeys(lengths))
+
+
+def test_attention_of_one_length_is_judged_on_a_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, lengths = compare(parse(ATTENTION), parse(FUSED, body()), monkeypatch)
+    assert (found.count, len(found.exactly), found.wrong, lengths) == (1, 1, {}, [12])
+
+
+def test_a_mistake_is_seen_on_a_few_rows_and_confirmed_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, lengths = compare(parse(ATTENTION), parse(FUSED, body("0.250003")), monkeypatch)
+    assert (found.count, len(found.wrong), lengths) == (1, 1, [12, 300])
+
+
+def test_a_body_that_knows_its_length_is_judged_at_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, lengths = compare(parse(ATTENTION), parse(FUSED, body(joined="[1, 300, 64]")), monkeypatch)
+    assert (found.count, found.wrong, lengths) == (1, {}, [300])
+
+
+def length(nodes: str, shape: tuple[int, ...] = (2, 150, 256), **tensors: Any) -> tuple[int, int] | None:
+    """What becomes of which size of y = ...(x)."""
+    model = parse(f"g (float[n, c, d] x) => (float[n, c, d] y) {{ {nodes} }}")
+    for name, value in tensors.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    cone = tuple(range(len(model.graph.node)))
+    value = np.random.default_rng(0).standard_normal(shape, np.float32)
+    found = shorter(model, model, Cut("y", ("x",), (), cone, cone), [{"x": value}])
+    return found.length if found else None
+
+
+WEIGHTS = np.zeros((256, 256), np.float32)
+
+
+def test_one_size_becomes_smaller_with_its_multiples() -> None:
+    nodes = "r = Reshape(x, rows) p = MatMul(r, w) y = Reshape(p, whole)"
+    assert length(nodes, w=WEIGHTS, rows=[300, 256], whole=[2, 150, 256]) == (150, 12)
+    assert length(nodes, w=WEIGHTS, rows=[300, 256], whole=[-1, 150, 256]) == (150, 12)
+    assert length("y, z = Split<axis = 1>(x, parts)", parts=[50, 100]) == (50, 12)
+    assert length("y = MatMul(x, w)", (2, 151, 256), w=WEIGHTS) == (151, 11)
+    assert length("y = MatMul(x, w)", (12, 150, 256), w=WEIGHTS) == (150, 14), "12 heads are there already"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tensors"),
+    [
+        # Tables of positions, and what is as long by its numbers.
+        ("y = Add(x, t)", {"t": np.zeros((1, 150, 256), np.float32)}),
+        ("y = Add(x, t)", {"t": np.zeros((1, 150, 1), np.float32)}),
+        # Of twelve rows, nothing is left from 100 on.
+        ("y = Slice(x, begin, end, axis)", {"begin": [100], "end": [150], "axis": [1]}),
+        ("y = Gather<axis = 1>(x, at)", {"at": [3, 99]}),
+        ("e = Constant<value_ints = [150]>() y = Slice(x, begin, e, axis)", {"begin": [1], "axis": [1]}),
+    ],
+)
+def test_what_counts_rows_keeps_them(nodes: str, tensors: dict[str, Any]) -> None:
+    assert length(nodes, **tensors) is None
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"begin": [1], "end": [2**62], "axis": [1]},
+        {"begin": [1], "end": [150], "axis": [1]},
+        {"begin": [0], "end": [256], "axis": [2]},
+    ],
+)
+def test_the_first_few_the_end_and_other_sizes_stay_what_they_are(tensors: dict[str, Any]) -> None:
+    nodes = "p = MatMul(x, w) y = Slice(p, begin, end, axis)"
+    assert length(nodes, w=WEIGHTS, **tensors) == (150, 12)
+
+
+def test_sides_become_smaller_and_not_the_square_of_a_small_one() -> None:
+    nodes = "p = MatMul(x, w) y = Reshape(p, pixels)"
+    assert length(nodes, (2, 784, 256), w=WEIGHTS, pixels=[2, 28, 28, 256]) == (28, 12)
+    assert length(nodes, (2, 196, 256), w=WEIGHTS, pixels=[2, 14, 14, 256]) is None
+
+
+def test_what_is_short_keeps_its_length() -> None:
+    assert length("y = MatMul(x, w)", (10, 19, 256), w=WEIGHTS) is None
+    assert length("y = MatMul(x, w)", (1, 40, 256), w=WEIGHTS) is None
+
+
+def test_masks_are_cut_off_and_sizes_among_observed_ones_are_replaced() -> None:
+    site = Cut("y", ("x", "mask"), ("shape",), (0,), (0,), length=(150, 12))
+    mask = np.triu(np.full((1, 150, 150), -np.inf, np.float32), 1)
+    values = {"x": np.ones((2, 150, 8), np.float32) * 0.5, "mask": mask, "shape": np.array([2, 150, 2, 4])}
+    fed = feed([site], values, seed=0)
+    assert fed["0/x"].shape == (2, 12, 8)
+    assert fed["0/shape"].tolist() == [2, 12, 2, 4]
+    assert [site.resized(size) for size in (0, 75, 150, 450, 22500)] == [0, 75, 12, 36, 144]
+    np.testing.assert_array_equal(fed["0/mask"], mask[:, :12, :12])
