@@ -15,7 +15,7 @@ from onnx import ModelProto
 from .errors import ModelError, NumericsError, UsageError
 from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
-from .fusing.fused import Banned, Fused, Progress
+from .fusing.fused import UNNAMED, Banned, Fused, Progress
 from .fusing.source import Source
 from .language.catalogue import MEASURED, RULES
 from .lifting.lifted import Lifted
@@ -23,6 +23,7 @@ from .model.graph import DOMAIN, REGION, count_nodes, family, opset_of
 from .proof.claim import Claim, Experiment
 from .reporting.records import LeftOut, Placement, Report, Runs, Validation
 from .reporting.tell import fusion, worth_telling
+from .rewriting.dims_apart import DimNames
 from .rewriting.inline import expand
 from .targets import runtimes
 from .targets.compatibility import compatibility
@@ -90,9 +91,9 @@ def optimize(
     left_out: list[LeftOut] = []
     losing: Banned = frozenset()
 
-    def rebuild(banned: Banned) -> Fused:
+    def rebuild(banned: Banned, apart: DimNames = UNNAMED) -> Fused:
         gc.collect(1)  # a search for the guilty makes hundreds, and nothing else frees what came before
-        return fuse(source, catalogue, banned=banned | losing)
+        return fuse(source.apart(apart), catalogue, banned=banned | losing)
 
     if card is not None:
         from .performance.profitability import paying
@@ -105,7 +106,7 @@ def optimize(
 
         claim = Claim(model, fused, rebuild, partial(_runnable, build), build.rules, build.base_dir)
         fused, validation, wrong = proved(claim, experiment, progress)
-        left_out += wrong
+        left_out, at = left_out + wrong, at.renamed(fused.apart)
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
     converted = None

@@ -188,7 +188,11 @@ def _searched(search: _Search, one: bool) -> tuple[list[Case], str]:
         return search.cases, ""
     any(search.run(search.sizes(rung)) for rung in _apart(ladder, first, axes))
     splits = ((kind, split) for kind in axes if kind != "batch" for split in _splits(search.inputs, search.kinds, kind))
-    any(search.attempt(first, split, kind) for kind, split in splits)
+    chosen = next(((kind, split) for kind, split in splits if search.attempt(first, split, kind)), None)
+    if chosen is not None and (rest := _namesakes(search.inputs, chosen[1])):
+        search.attempt(
+            first, rest, chosen[0]
+        )  # onnxruntime may run an encoder that is the longer, or the shorter alone
     _add_unusual(search, first)
     for search.off in ways:
         search.pinned = {}
@@ -272,6 +276,13 @@ def _add_unusual(search: _Search, first: dict[str, int]) -> None:
         search.run(search.sizes(first), unusual=True)
     search.pinned = pinned
     search.feed(unusual_case(search.inputs, usual))
+
+
+def _namesakes(inputs: list[Input], split: frozenset[str]) -> frozenset[str]:
+    """The inputs beside a set of them, if they share a symbol with one of it."""
+    inside = {dim for item in inputs if item.name in split for dim in item.dims if isinstance(dim, str)}
+    others = [item for item in inputs if item.name not in split]
+    return frozenset(item.name for item in others if any(inside.intersection(map(str, item.dims)) for item in others))
 
 
 def _splits(inputs: list[Input], kinds: dict[str, str], kind: str) -> Iterator[frozenset[str]]:
