@@ -335,7 +335,7 @@ def _report(
         nodes_before=count_nodes(before),
         runtime=str(target.runtime) if target.runtime else None,
         level=build.reached,
-        runs=_runs(fused.model, target),
+        runs=_runs(before, fused.model, target),
         nodes_after=count_nodes(fused.model),
         before=totals(original.launches),
         after=totals(output.launches),
@@ -379,12 +379,13 @@ def _sides(source: Source, fused: Fused, build: Build, at: Sizes, *, nodes: bool
     return Side(before, original), Side(read, output)
 
 
-def _runs(model: ModelProto, target: Target) -> Runs | None:
+def _runs(before: ModelProto, model: ModelProto, target: Target) -> Runs | None:
     """What runs a model on a CPU; None where it is for another provider."""
     if target.provider != "cpu":
         return None
     found = compatibility(model, target.runtime)
-    return Runs(str(found.runtime) if found.runtime else None, found.reason, found.functions, found.domains)
+    late = str(found.precise) if found.precise and not compatibility(before).precise else None
+    return Runs(str(found.runtime) if found.runtime else None, found.reason, found.functions, found.domains, late)
 
 
 def _add_estimates(told: Report, fused: Fused, card: Card, at: Sizes, build: Build) -> None:
