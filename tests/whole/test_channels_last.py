@@ -219,6 +219,17 @@ def test_groups_are_the_channels_of_instances_where_a_target_has_no_op_for_them(
     assert census(made.model) == {"InstanceNormalization": 1, "Transpose": 2, "Reshape": 2, "Mul": 1, "Add": 1}
 
 
+@pytest.mark.parametrize("positions", [[H, W], ["h", "w"]])
+def test_the_op_that_onnxruntime_expands_is_written_as_instances_for_it(positions: list[int | str]) -> None:
+    g = Model({"x": draw(N, C, H, W)}, {"x": ["batch", C, *positions]})
+    y = g("GroupNormalization", "x", draw(C, seed=1), draw(C, seed=2), num_groups=G, epsilon=1e-5)
+    given = g.proto(y, opset=21)
+    made = optimize(given, target="ort", shapes={"x": (N, C, H, W)})
+    assert made.report.validation.verdict == "equal"
+    assert census(made.model)["InstanceNormalization"] == 1
+    assert census(optimize(given, target="onnx").model) == {"GroupNormalization": 1}
+
+
 def test_groups_of_torch_stay_as_they_are() -> None:
     g = Model({"x": draw(N, C, H, W)}, {"x": ["batch", C, H, W]})
     one, zero = np.ones(G, np.float32), np.zeros(G, np.float32)
