@@ -205,3 +205,27 @@ def test_in_double_precision_no_fill_swallows_scores() -> None:
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
     assert census(onnxfuse.optimize(model).model)["Attention"] == 0
+
+
+@pytest.mark.parametrize("keys", [T, 1])
+@pytest.mark.parametrize("sign", ["Sub", "Add"])
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_a_difference_of_weights_mixes_values_twice(target: str, sign: str, keys: int) -> None:
+    """Differential attention.  Weights of a single key would be broadcast to all, which two attentions do not say."""
+    g = plain(Q2=draw(B, H, S, 16), K2=draw(B, H, keys, 16), share=draw(H, 1, 1))
+    first = g("Softmax", scores(g), axis=-1)
+    second = g("Softmax", scores(g, "Q2", "K2"), axis=-1)
+    model = g.proto(g("MatMul", g(sign, first, g("Mul", "share", second)), "V"))
+    made = onnxfuse.optimize(model, target=target)
+    assert made.report.validation.verdict == "equal"
+    assert census(made.model)["Attention"] == (2 if keys == T else 0)
+
+
+@pytest.mark.parametrize("length", ["t", "u"])
+def test_a_difference_of_weights_has_as_many_keys_on_both_sides(length: str) -> None:
+    g = plain(Q2=draw(B, H, S, 16), K2=draw(B, H, T, 16), share=draw(H, 1, 1))
+    lengths = {"Q": "s", "Q2": "s", "K": "t", "V": "t", "K2": length}
+    g.dims = {name: ["b", H, axis, g.feeds[name].shape[-1]] for name, axis in lengths.items()}
+    second = g("Mul", "share", g("Softmax", scores(g, "Q2", "K2"), axis=-1))
+    model = g.proto(g("MatMul", g("Sub", g("Softmax", scores(g), axis=-1), second), "V"))
+    assert census(assert_same(model, g.feeds))["Attention"] == (2 if length == "t" else 0)
