@@ -7,7 +7,8 @@ of the op's own function as the newest version computes it.
 
 The answer goes to onnxfuse/targets/runtimes.json: op → version of the op, or opset from which on it is expanded →
 "from", the first onnxruntime that has it, "until", the last opset at which it is expanded if not at all, and type
-variable → types, each with the onnxruntime that it came with if that is a later one ("int8@1.24").
+variable → types, each with the onnxruntime that it came with if that is a later one ("int8@1.24").  "precise" says from
+which one on a normalization of rows has its digits where their mean is far larger than their deviation.
 """
 
 from __future__ import annotations
@@ -96,6 +97,40 @@ def expansions(answers: Answers) -> Iterator[tuple[Any, Any]]:
         for opset in range(since, defs.onnx_opset_version() + 1):
             if defs.get_schema(op, opset, "").since_version == since and (model := _retyped(samples[op], opset, "")):
                 yield ("reach", op, opset), (model.SerializeToString(), None)
+
+
+NORMS = ("LayerNormalization", "com.microsoft.SkipLayerNormalization")
+
+
+def distant() -> Iterator[tuple[Any, Any]]:
+    """Rows of numbers around 100 that are 0.01 apart, to be normalized."""
+    rows = DISTANT.astype(np.float32)
+    feeds = {"x": rows, "skip": np.zeros_like(rows), "scale": np.ones(rows.shape[-1], np.float32)}
+    for name in NORMS:
+        domain, _, op = name.rpartition(".")
+        inputs = ["x", "skip", "scale"] if domain else ["x", "scale"]
+        values = [helper.make_tensor_value_info(i, TensorProto.FLOAT, feeds[i].shape) for i in inputs]
+        made = helper.make_tensor_value_info("y", TensorProto.FLOAT, rows.shape)
+        node = helper.make_node(op, inputs, ["y"], "n", domain=domain, epsilon=1e-12)
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(helper.make_graph([node], "g", values, [made]), opset_imports=imports, ir_version=8)
+        yield ("distant", name), (model.SerializeToString(), {i: feeds[i] for i in inputs})
+
+
+DISTANT = 100 + 0.01 * np.random.default_rng(0).standard_normal((1, 4, 512))
+
+
+def _precise(answers: Answers, name: str) -> str:
+    """The version from which on all have the digits of such rows."""
+    rows = DISTANT.astype(np.float32).astype(np.float64)
+    exact = (rows - rows.mean(-1, keepdims=True)) / rows.std(-1, keepdims=True)
+    off = {version: np.abs(found["answers"]["distant", name][0] - exact).max() for version, found in answers.items()}
+    wrong = [version for version in answers if not off[version] < LOST]
+    return next((v for v in answers if not wrong or list(answers).index(v) > list(answers).index(wrong[-1])), "")
+
+
+LOST = 0.05
+"""Deviations by which a number is off that has no digits left; rounding moves it by a hundredth of that."""
 
 
 def _has_function(op: str) -> bool:
@@ -198,6 +233,7 @@ def table(answers: Answers) -> dict[str, Any]:
             for domain, op, since, inputs, outputs in answers[last]["schemas"]
             if domain in DOMAINS and not defs.has(op, since, domain)
         },
+        "precise": {name: _precise(answers, name) for name in NORMS},
         "wrong": {
             op: wrong_forms({version: answers[version]["answers"] for version in versions}, op)
             for op, versions in (
@@ -329,7 +365,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         pythons = environments(given.environments or Path(temporary), given.versions)
-        answers = asked(pythons, dict(basics()) | dict(other_forms()))
+        answers = asked(pythons, dict(basics()) | dict(other_forms()) | dict(distant()))
         modern = {version: pythons[version] for version in _modern(answers)}
         for more in (asked(pythons, dict(expansions(answers))), asked(modern, dict(forms()))):
             for version, found in more.items():

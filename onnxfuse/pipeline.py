@@ -15,7 +15,7 @@ from onnx import ModelProto
 from .errors import ModelError, NumericsError, UsageError
 from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
-from .fusing.fused import Banned, Fused, Progress
+from .fusing.fused import UNNAMED, Banned, Fused, Progress
 from .fusing.source import Source
 from .language.catalogue import MEASURED, RULES
 from .lifting.lifted import Lifted
@@ -23,6 +23,7 @@ from .model.graph import DOMAIN, REGION, count_nodes, family, opset_of
 from .proof.claim import Claim, Experiment
 from .reporting.records import LeftOut, Placement, Report, Runs, Validation
 from .reporting.tell import fusion, worth_telling
+from .rewriting.dims_apart import DimNames
 from .rewriting.inline import expand
 from .targets import runtimes
 from .targets.compatibility import compatibility
@@ -90,9 +91,9 @@ def optimize(
     left_out: list[LeftOut] = []
     losing: Banned = frozenset()
 
-    def rebuild(banned: Banned) -> Fused:
+    def rebuild(banned: Banned, apart: DimNames = UNNAMED) -> Fused:
         gc.collect(1)  # a search for the guilty makes hundreds, and nothing else frees what came before
-        return fuse(source, catalogue, banned=banned | losing)
+        return fuse(source.apart(apart), catalogue, banned=banned | losing)
 
     if card is not None:
         from .performance.profitability import paying
@@ -105,7 +106,7 @@ def optimize(
 
         claim = Claim(model, fused, rebuild, partial(_runnable, build), build.rules, build.base_dir)
         fused, validation, wrong = proved(claim, experiment, progress)
-        left_out += wrong
+        left_out, at = left_out + wrong, at.renamed(fused.apart)
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
     converted = None
@@ -334,7 +335,7 @@ def _report(
         nodes_before=count_nodes(before),
         runtime=str(target.runtime) if target.runtime else None,
         level=build.reached,
-        runs=_runs(fused.model, target),
+        runs=_runs(before, fused.model, target),
         nodes_after=count_nodes(fused.model),
         before=totals(original.launches),
         after=totals(output.launches),
@@ -378,12 +379,13 @@ def _sides(source: Source, fused: Fused, build: Build, at: Sizes, *, nodes: bool
     return Side(before, original), Side(read, output)
 
 
-def _runs(model: ModelProto, target: Target) -> Runs | None:
+def _runs(before: ModelProto, model: ModelProto, target: Target) -> Runs | None:
     """What runs a model on a CPU; None where it is for another provider."""
     if target.provider != "cpu":
         return None
     found = compatibility(model, target.runtime)
-    return Runs(str(found.runtime) if found.runtime else None, found.reason, found.functions, found.domains)
+    late = str(found.precise) if found.precise and not compatibility(before).precise else None
+    return Runs(str(found.runtime) if found.runtime else None, found.reason, found.functions, found.domains, late)
 
 
 def _add_estimates(told: Report, fused: Fused, card: Card, at: Sizes, build: Build) -> None:

@@ -39,6 +39,7 @@ WITH_OTHERS = {
     # Casts are what a conversion writes.
     "precision/test_convert.py": "precision.casts",
     # What the remedies of the proof share: models that are tried, and what is known of them.
+    "proof/test_namesakes.py": "rewriting.dims_apart",
     "proof/test_prove.py": "proof.comparison",
     # What `optimize` is made of, seen from where users call it.
     "whole/test_api.py": "pipeline",

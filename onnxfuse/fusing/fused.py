@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from onnx import ModelProto, NodeProto
 
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.reporting.records import NearMiss
+from onnxfuse.rewriting.dims_apart import DimNames
 from onnxfuse.rewriting.provenance import FusedNode, Vanished
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -20,6 +21,10 @@ SIMPLIFY = "simplify"
 """Stands for a rule where a value is computed anew without one."""
 EVERY = "*"
 """Stands for all rules: in this scope, at whatever value, nothing is fused."""
+
+
+UNNAMED: DimNames = {}
+"""All dimensions have the names that they had."""
 
 
 @dataclass
@@ -56,3 +61,11 @@ class Fused:
     """The model as the last pass has read it, which wrote it again just as it was; None where it was not read."""
     blocks: Blocks | None = None
     """How it came about; None where all of it was worked on."""
+    apart: DimNames = field(default_factory=dict)
+    """The dimensions of inputs that have got new names."""
+
+
+class Rebuild(Protocol):
+    """A model fused again, without what is banned, and with other names of its dimensions."""
+
+    def __call__(self, banned: Banned, apart: DimNames = ..., /) -> Fused: ...

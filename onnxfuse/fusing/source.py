@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from onnx import ModelProto
 
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.rewriting.dims_apart import DimNames, told_apart
 from onnxfuse.training.recompute import Limit
 
 from .naming import Naming
@@ -36,11 +37,18 @@ class Source:
     """The nodes of runs whose blocks turned out to be treated differently."""
     limit: Limit | None = None
     """How many bytes a training step may keep between forward and backward."""
+    _apart: Source | None = None
 
     @cached_property
     def lifted(self) -> Lifted:
         """All of it, as terms."""
         return Lifted.of(self.model, self.base_dir, self.catalogue)
+
+    def apart(self, names: DimNames) -> Source:
+        """The same with other names of dimensions, of which there are one set at most."""
+        if names and self._apart is None:
+            self._apart = replace(self, model=told_apart(self.model, names), uneven=set())
+        return self._apart if names and self._apart is not None else self
 
     @cached_property
     def naming(self) -> Naming:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from onnxfuse.matching.work import Tensor
 from onnxfuse.model.graph import declared
 from onnxfuse.model.symbols import Apart
 from onnxfuse.proof.inputs import assumed
+from onnxfuse.rewriting.dims_apart import DimNames
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,16 @@ class Sizes:
                     known.setdefault(str(dim), size)
                     known[Apart.labelled(str(dim), f"{name}.{axis}")] = size
         return Sizes(shapes, known, named)
+
+    def renamed(self, names: DimNames) -> Sizes:
+        """The same where dimensions of inputs have new names."""
+        known = dict(self.known)
+        for name, own in names.items():
+            for axis in range(len(self.shapes.get(name, ()))):
+                for old, new in own.items():
+                    if (size := self.known.get(Apart.labelled(old, f"{name}.{axis}"))) is not None:
+                        known[new] = known[Apart.labelled(new, f"{name}.{axis}")] = size
+        return replace(self, known=known)
 
 
 def sized(

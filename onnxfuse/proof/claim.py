@@ -14,7 +14,7 @@ from onnxfuse.reporting.records import LeftOut, Validation
 if TYPE_CHECKING:
     import numpy as np
 
-    from onnxfuse.fusing.fused import Banned, Fused
+    from onnxfuse.fusing.fused import Fused, Rebuild
     from onnxfuse.model.spool import Spool
     from onnxfuse.targets.target import Target
 
@@ -56,8 +56,8 @@ class Claim:
 
     original: ModelProto
     fused: Fused
-    rebuild: Callable[[Banned], Fused]
-    """The original fused again, without what is banned."""
+    rebuild: Rebuild
+    """The original fused again."""
     runnable: Callable[[ModelProto], ModelProto] = lambda model: model
     """Makes of a fused model what the proof can run (`stand_in`)."""
     rules: Sequence[Path] = ()

@@ -20,9 +20,11 @@ from .blame import Suspects, suspects
 from .branches import Branch, branches
 from .claim import Claim, Experiment
 from .comparison import Comparison
+from .namesakes import REFUSED, namesakes
 
 if TYPE_CHECKING:
-    from onnxfuse.fusing.fused import Fused, Progress
+    from onnxfuse.fusing.fused import Banned, Fused, Progress
+    from onnxfuse.rewriting.dims_apart import DimNames
 
 
 class Comparisons:
@@ -66,6 +68,23 @@ class Comparisons:
             errors = [error for error in (verdict.max_error, own.max_error) if error is not None]
             verdict = replace(verdict, max_error=max(errors, default=None), cases=verdict.cases + own.cases)
         return verdict
+
+    def told_apart(self, fused: Fused, verdict: Validation) -> tuple[Fused, Validation]:
+        """A fused model that differs, and the verdict on it; if that is for dimensions of inputs that bear one name and
+        are not equal, it and all that are made from here on have a name for each."""
+        names, rebuild = namesakes(self.claim.original, self.whole.oracle.cases), self.claim.rebuild
+        if not names:
+            return fused, verdict
+
+        def again(banned: Banned, apart: DimNames = names) -> Fused:
+            return replace(rebuild(banned, apart), apart=apart)
+
+        named = again(fused.banned)
+        other = self.outputs(named)
+        if other.verdict == "mismatch" and REFUSED not in verdict.note:
+            return fused, verdict
+        self.claim = replace(self.claim, rebuild=again)
+        return named, other
 
     def suspects(self, fused: Fused) -> Suspects:
         """The fusions that single values of a fused model tell of, and what must not be simplified."""

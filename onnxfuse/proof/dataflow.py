@@ -107,7 +107,14 @@ class Dataflow:
 
     def constant(self, value: Value) -> np.ndarray | None:
         """A small constant's elements as float64; None for anything else, infinities, and data outside the file."""
-        array = self._elements(value)
+        return self._finite(self._elements(value))
+
+    def scale(self, value: Value) -> np.ndarray | None:
+        """The same of one that may be as long as a scale of positions or frequencies."""
+        return self._finite(self._elements(value, _POSITIONS))
+
+    @staticmethod
+    def _finite(array: np.ndarray | None) -> np.ndarray | None:
         return array if array is not None and np.isfinite(array).all() else None
 
     def fills_mask(self, value: Value) -> bool:

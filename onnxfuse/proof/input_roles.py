@@ -72,6 +72,9 @@ class Usage:
     """Sizes of axes whose first elements it counts, as the lengths of padded sequences do; 0 where one is unknown."""
     padding: int | None = None
     """A number that ids are compared with: where padding is told by its id, that one."""
+    bounds: tuple[float, float] | None = None
+    """Constants are compared with it, as the frequencies that a detector looks at are with the lowest and the highest
+    that it is to find: between these numbers, some lie on each side, and most on the one that counts."""
     sizes: dict[int, int] = field(default_factory=dict)
     """What weights tell of the size of an axis: the channels of a Conv, the rows of a product's matrix."""
 
@@ -153,6 +156,11 @@ def _note(usage: Usage, index: Dataflow, node: onnx.NodeProto, scope: str, posit
         to_bool = node.op_type == "Cast" and _attribute(node, "to") == onnx.TensorProto.BOOL
         usage.hides |= node.op_type == "Where" and position == 0 and index.fills_mask((scope, node.input[1]))
         usage.mask |= to_bool or (other is not None and bool(np.isin(other, flags).all()))
+        scale = index.scale((scope, node.input[1 - position])) if node.op_type in _ORDERS else None
+        if scale is not None and scale.size > 1:
+            lowest = (position == 1) == node.op_type.startswith("Greater")  # what is above it counts
+            low, high = np.quantile(scale, (0, 0.25) if lowest else (0.75, 1))
+            usage.bounds = float(low), float(high)
         if node.op_type in COMPARISONS and other is not None and other.size == 1 and float(other.item()).is_integer():
             usage.padding = int(other.item())
 

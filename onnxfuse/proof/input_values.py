@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -145,6 +146,8 @@ def _values(
     elif item.integer:
         top = 2 if careful else 10 if item.dtype.itemsize > 1 else min(np.iinfo(item.dtype).max + 1, 128)
         values = rng.integers(0, top, sizes)
+    elif item.usage.bounds is not None and item.dtype.kind == "f" and math.prod(sizes) == 1:
+        return np.asarray(rng.uniform(*item.usage.bounds, sizes)).astype(item.dtype)
     elif item.usage.positive:
         return np.asarray(rng.uniform(0.1, 2.0, sizes)).astype(item.dtype)
     elif item.dtype.kind == "c":

@@ -37,6 +37,8 @@ _STEPS = 4
 """Symbols that are set one after the other to what errors tell."""
 _GUESSED = (4, 2, 8, 1, 16, 32, 64, 128, 256, 512)
 """Sizes to try where an error names none."""
+_FURTHER = 2
+"""Steps from a batch to one of another size.  The next is 1, which would be broadcast and run where sizes are equal."""
 _LARGEST = 4096
 """A number in an error above this is no size of a test."""
 
@@ -54,10 +56,10 @@ def generate(
 
     `runs` runs the model on a case and returns an error in one line, or "".  Integer inputs stay inside the tables
     they index, masks are 0 and 1 with at least one 1 a row, equal symbols get equal sizes.  A model with dynamic axes
-    gets two cases at different sizes and, where its inputs may differ in axes that bear one name, a third in which they
-    do.  Where it runs on them, unusual cases follow: all sizes 1, each kind of axis without a single element, and a
-    batch with a sample that is masked throughout or zero, and one that is large.  Booleans that decide what an If does
-    hold, and do not hold in a case each.  With `one`, the first case is enough.
+    gets two cases at different sizes and, where its inputs may differ in axes that bear one name, others in which they
+    do: in their lengths, and in their batches.  Where it runs on them, unusual cases follow: all sizes 1, each kind of
+    axis without a single element, and a batch with a sample that is masked throughout or zero, and one that is large.
+    Booleans that decide what an If does hold, and do not hold in a case each.  With `one`, the first case is enough.
     `shapes` fixes the dims of inputs by name; `given` replaces generation altogether.
 
     Raises UsageError where `shapes` or `given` do not fit the model.
@@ -161,7 +163,8 @@ class _Search:
         """The size of each dynamic dim of `item`."""
         symbols = {}
         for symbol, own_kind in self.kinds.items():
-            step = rung[own_kind] + (own_kind == kind and (item.name in split or symbol in split))
+            other = own_kind == kind and (item.name in split or symbol in split)
+            step = rung[own_kind] + (_FURTHER if kind == "batch" else 1) * other
             symbols[symbol] = self.pinned.get(symbol, LADDERS[own_kind][step % len(LADDERS[own_kind])])
         sizes = {}
         for dim in item.dims:
@@ -187,8 +190,10 @@ def _searched(search: _Search, one: bool) -> tuple[list[Case], str]:
     if one:
         return search.cases, ""
     any(search.run(search.sizes(rung)) for rung in _apart(ladder, first, axes))
-    splits = ((kind, split) for kind in axes if kind != "batch" for split in _splits(search.inputs, search.kinds, kind))
-    any(search.attempt(first, split, kind) for kind, split in splits)
+    _add_differing(search, first, [kind for kind in axes if kind != "batch"])
+    batches = LADDERS["batch"]
+    if "batch" in axes and 1 not in (batches[(first["batch"] + step) % len(batches)] for step in (0, _FURTHER)):
+        _add_differing(search, first, ["batch"])
     _add_unusual(search, first)
     for search.off in ways:
         search.pinned = {}
@@ -272,6 +277,22 @@ def _add_unusual(search: _Search, first: dict[str, int]) -> None:
         search.run(search.sizes(first), unusual=True)
     search.pinned = pinned
     search.feed(unusual_case(search.inputs, usual))
+
+
+def _add_differing(search: _Search, first: dict[str, int], kinds: list[str]) -> None:
+    """Adds sizes at which some inputs differ from the rest in axes of one kind, if there are any, and the other way
+    about: of an encoder and a decoder onnxruntime may run the longer one first, and not the shorter."""
+    splits = ((kind, split) for kind in kinds for split in _splits(search.inputs, search.kinds, kind))
+    chosen = next(((kind, split) for kind, split in splits if search.attempt(first, split, kind)), None)
+    if chosen is not None and (rest := _namesakes(search.inputs, chosen[1])):
+        search.attempt(first, rest, chosen[0])
+
+
+def _namesakes(inputs: list[Input], split: frozenset[str]) -> frozenset[str]:
+    """The inputs beside a set of them, if they share a symbol with one of it."""
+    inside = {dim for item in inputs if item.name in split for dim in item.dims if isinstance(dim, str)}
+    others = [item for item in inputs if item.name not in split]
+    return frozenset(item.name for item in others if any(inside.intersection(map(str, item.dims)) for item in others))
 
 
 def _splits(inputs: list[Input], kinds: dict[str, str], kind: str) -> Iterator[frozenset[str]]:

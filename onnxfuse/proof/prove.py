@@ -8,6 +8,7 @@ that is computed anew, cut out with its neighbourhood and fed with unit normals.
     2  Compare the outputs of the fused model, and then its cuts.
     3  Cuts that differ name the fusions that are to blame (`blame`).  Ban those, fuse again, and go on at 2; at most
        ATTEMPTS times, the last time with all rules that they were built on.
+       Where inputs call dimensions the same that are not, these are told apart first (`namesakes`).
     4  If the outputs differ though no cut does, try one remedy after another, until they agree:
        a  fuse again with nothing computed anew but what rules ask for,
        b  find the guilty by bisection among matches that left no node, which no cut shows,
@@ -28,6 +29,7 @@ from onnxfuse.model.graph import count_nodes
 from onnxfuse.reporting.records import LeftOut, Validation
 from onnxfuse.rewriting.provenance import keys
 
+from . import namesakes
 from .bisection import bisect
 from .blame import Blame, left_out, left_out_vanished
 from .claim import Claim, Experiment, Proved
@@ -50,10 +52,14 @@ def prove(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
     Raises what `Oracle` does."""
     steadied = alike(claim)
     proved = _proved(Comparisons(steadied, experiment, progress), experiment)
-    if steadied is claim or proved.validation.verdict != "equal":
+    if proved.validation.verdict != "equal":
         return proved
-    note = "; ".join(filter(None, (proved.validation.note, ALIKE)))
-    return proved._replace(validation=replace(proved.validation, note=note))
+    said = (
+        proved.validation.note,
+        ALIKE if steadied is not claim else "",
+        namesakes.note(proved.fused.apart) if proved.fused.apart else "",
+    )
+    return proved._replace(validation=replace(proved.validation, note="; ".join(filter(None, said))))
 
 
 def _proved(comparison: Comparisons, experiment: Experiment) -> Proved:
@@ -72,13 +78,15 @@ def _proved(comparison: Comparisons, experiment: Experiment) -> Proved:
 
 def _by_cuts(comparison: Comparisons) -> tuple[Proved, bool]:
     """Leave out what cuts that differ tell of.  Also whether there is nothing else to try."""
-    claim, fused, blame = comparison.claim, comparison.claim.fused, Blame()
+    fused, blame = comparison.claim.fused, Blame()
     if not comparison.whole.oracle.cases:
         return Proved(fused, comparison.outputs(fused), []), True
     fused, unreached = _without_unreached(comparison, fused)
     for attempt in range(ATTEMPTS):
         comparison.progress(FUSED, 1, STEPS)
         verdict = comparison.outputs(fused)
+        if not attempt and verdict.verdict == "mismatch":
+            fused, verdict = comparison.told_apart(fused, verdict)
         guilty = comparison.suspects(fused)
         if not guilty:
             verdict = comparison.with_sites(verdict)
@@ -87,7 +95,7 @@ def _by_cuts(comparison: Comparisons) -> tuple[Proved, bool]:
             site, reason = guilty.sites[0]
             note = f"{site.matches[-1].rule.name} at {site.node.name}: {reason}"
             return Proved(fused, replace(verdict, verdict="mismatch", note=note), []), True
-        fused = claim.rebuild(blame.lay(guilty, fused.banned, verdict, whole=attempt == ATTEMPTS - 1))
+        fused = comparison.claim.rebuild(blame.lay(guilty, fused.banned, verdict, whole=attempt == ATTEMPTS - 1))
     else:
         verdict = comparison.outputs(fused)
     return Proved(fused, verdict, [*unreached, *blame.left_out]), False

@@ -15,6 +15,7 @@ from .prove import prove
 
 if TYPE_CHECKING:
     from onnxfuse.fusing.fused import Banned, Progress
+    from onnxfuse.rewriting.dims_apart import DimNames
 
 
 def proved(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
@@ -36,12 +37,12 @@ def proved(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
         step = name
         progress(name, done, total)
 
-    def work(tell: Progress) -> tuple[Banned, Validation, list[LeftOut]]:
+    def work(tell: Progress) -> tuple[Banned, DimNames, Validation, list[LeftOut]]:
         candidate, validation, left_out = prove(claim, experiment, tell)
-        return candidate.banned, validation, left_out
+        return candidate.banned, candidate.apart, validation, left_out
 
     try:
-        banned, validation, left_out = isolated(work, timeout, told)
+        banned, apart, validation, left_out = isolated(work, timeout, told)
     except TookTooLongError as error:
         wrong = SEARCH in error.steps or error.steps[-1:] == [FUSED]
         note = f"{error}: give it more with --timeout" if wrong else str(error)
@@ -50,4 +51,5 @@ def proved(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
         if step != CUTS or not experiment.optimizing:
             raise
         return proved(claim, replace(experiment, optimizing=False), progress)
-    return Proved(fused if banned == fused.banned else claim.rebuild(banned), validation, left_out)
+    same = banned == fused.banned and not apart
+    return Proved(fused if same else claim.rebuild(banned, apart), validation, left_out)

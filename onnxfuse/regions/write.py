@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
+from onnxfuse.kernels.rows.fused import SECOND
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
@@ -36,6 +37,8 @@ from .reading import read
 from .scope import Launch, Scope
 from .spelled import body, content, refusal, words
 
+ONE_OP = 17
+"""The opset from which on ai.onnx has LayerNormalization."""
 Bans = Collection[tuple[str, str, str]]
 """(scope, words, value) of regions that must not be made."""
 
@@ -302,7 +305,10 @@ class _Scoped:
         """What kept two groups from being one."""
         for pair in separated(groups):
             above = words([op for launch in pair.producer.launches for op in _said(launch)])
-            yield self._miss(pair.consumer, f"not with {above} before it: {pair.reason}", 1)
+            reason = f"not with {above} before it: {pair.reason}"
+            if SECOND in reason and self.graph.opset < ONE_OP and any(map(_normalizes, pair.consumer.launches)):
+                reason += f", unless LayerNormalization is one op: --opset {ONE_OP}"
+            yield self._miss(pair.consumer, reason, 1)
 
     def _miss(self, group: Group, reason: str, saved: int) -> NearMiss:
         node = group.launches[0].node
@@ -317,6 +323,11 @@ def _words(group: Group) -> str:
     ops = [op for launch in group.launches for op in _said(launch)]
     several = sum(launch.kind == "product" for launch in group.launches) > 1
     return together(group, ops) if several else words(ops)
+
+
+def _normalizes(launch: Launch) -> bool:
+    """Does its body reduce rows twice, for a mean and a variance, where ai.onnx has no op for that?"""
+    return family_of(launch.node) in ("LayerNormalization", "SkipLayerNormalization")
 
 
 def _said(launch: Launch) -> Sequence[str]:

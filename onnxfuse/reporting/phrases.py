@@ -75,6 +75,8 @@ def runs(found: Runs) -> str:
         line += "; needs local functions"
     if found.domains:
         line += f"; needs the ops of {', '.join(found.domains)}"
+    if found.precise:
+        line += f"; layer normalization is precise from {found.precise} on"
     return line
 
 

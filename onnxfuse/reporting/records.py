@@ -282,6 +282,9 @@ class Runs:
     """Whether it has local functions, which a runtime has to know."""
     domains: tuple[str, ...] = ()
     """Domains of ops that have to be registered besides."""
+    precise: str | None = None
+    """The first version whose normalizations keep the digits of rows with a mean that is far larger than the deviation,
+    where older ones that run it lose them, and there are none in the original."""
 
 
 @dataclass(slots=True)

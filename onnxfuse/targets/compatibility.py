@@ -41,6 +41,8 @@ class Compatibility:
     """Whether it has local functions."""
     domains: tuple[str, ...] = ()
     """Domains of ops that have to be registered, since they are neither onnxruntime's nor the file's."""
+    precise: Runtime | None = None
+    """The first onnxruntime that keeps the digits of all normalizations; None if that is all that run it."""
 
 
 @dataclass
@@ -56,6 +58,7 @@ class _Needs:
     results: dict[tuple[object, ...], dict[str, str]] = field(default_factory=dict)
     """Function and types of its inputs → types of its values."""
 
+    precise: Runtime | None = None
     bodies: list[tuple[GraphProto, Mapping[str, str], Mapping[str, int]]] = field(default_factory=list)
     """Bodies of control flow that are still to be looked at, with the types around them and the opsets."""
 
@@ -87,7 +90,8 @@ def compatibility(model: ModelProto, wanted: Runtime | None = None) -> Compatibi
     if wanted is not None and (needs.needed is None or needs.needed > wanted):
         since = f"onnxruntime {needs.needed} and later have it" if needs.needed else "no version that is known has it"
         raise UsageError(f"onnxruntime {wanted} does not run {needs.reason}, and no fusion takes it away: {since}")
-    return Compatibility(needs.needed, needs.reason, bool(model.functions), tuple(sorted(needs.domains)))
+    late = needs.precise if needs.needed and needs.precise and needs.needed < needs.precise else None
+    return Compatibility(needs.needed, needs.reason, bool(model.functions), tuple(sorted(needs.domains)), late)
 
 
 def runs(model: ModelProto) -> bool:
@@ -166,6 +170,8 @@ def _kernel(needs: _Needs, node: NodeProto, op: str, opset: int, types: dict[str
         for attribute in node.attribute:
             if attribute.name not in allowed:
                 needs.ask(None, f"{where} with {attribute.name}")
+    if (precise := runtimes.precise_from(op)) is not None:
+        needs.precise = max(needs.precise or precise, precise)
     kind = types.get(node.input[0], "") if node.input else ""
     named = {attribute.name: attribute_value(attribute) for attribute in node.attribute}
     wrong = runtimes.features(op, named, given, kind, len(node.output))

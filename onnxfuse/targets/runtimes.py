@@ -238,6 +238,13 @@ def right_from(op: str, features: Collection[str]) -> Runtime | None:
     return max((version for version, _ in _mistakes(op, features)), default=None)
 
 
+def precise_from(op: str) -> Runtime | None:
+    """The first onnxruntime that keeps the digits of rows whose mean is far larger than their deviation; None of an op
+    that is not known to have lost them in any."""
+    version = _table()["precise"].get(op)
+    return of(version) if version else None
+
+
 def mistake(op: str, features: Collection[str]) -> str:
     """What of these features versions before that compute wrong, for a user: "softcap and mask"."""
     return max(_mistakes(op, features))[1]

@@ -53,9 +53,8 @@ KINDS: Mapping[tuple[str, str], Kind] = {
     ("onnxfuse", "cpu"): Kind(("onnxfuse",), functions=True, expanded=EXPANDED),
     ("onnx", "cpu"): Kind(
         ("onnx",),
-        worth_raising=frozenset(
-            "Attention Gelu GroupNormalization LayerNormalization RMSNormalization RotaryEmbedding".split()
-        ),
+        # GroupNormalization is not: onnxruntime expands it, and an InstanceNormalization of groups is faster there.
+        worth_raising=frozenset("Attention Gelu LayerNormalization RMSNormalization RotaryEmbedding".split()),
     ),
     # For others (Swish, Mish, ...) the primitives are as fast, or com.microsoft has them at every opset.
     ("ort", "cpu"): Kind(

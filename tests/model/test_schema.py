@@ -50,6 +50,11 @@ def test_an_op_has_the_attributes_and_inputs_of_its_opset() -> None:
     assert schema.standard_attributes("QuickGelu", 20) is None
 
 
+def test_an_op_that_was_withdrawn_is_none() -> None:
+    assert schema.is_standard("GroupNormalization", ["num_groups"], 21)
+    assert not schema.is_standard("GroupNormalization", ["num_groups"], 18)
+
+
 def test_element_types_are_those_of_the_opset() -> None:
     assert schema.allows("Erf", 13, TensorProto.BFLOAT16)
     assert not schema.allows("Erf", 9, TensorProto.BFLOAT16)

@@ -186,3 +186,28 @@ def test_numbers_are_zero_and_large() -> None:
     x = unusual("g (float[b, 16] x) => (y) { y = Relu(x) }")["one large"].inputs["x"]
     assert (x[1] == 0).all()
     assert np.abs(x[2]).max() > 10 * np.abs(x[0]).max()
+
+
+@pytest.mark.parametrize(
+    ("body", "least", "most"),
+    [
+        ("b = GreaterOrEqual (scale, m)", 50.0, 162.5),
+        ("b = Less (m, scale)", 50.0, 162.5),
+        ("b = LessOrEqual (scale, m)", 387.5, 500.0),
+        ("r = Reshape (m, one)  b = Greater (r, scale)", 387.5, 500.0),
+    ],
+)
+def test_a_bound_lies_within_the_scale_that_it_is_compared_with(body: str, least: float, most: float) -> None:
+    """The lowest or highest frequency of a detector: beyond all of them, it finds nothing."""
+    scale = "<float[4] scale = {50, 200, 350, 500}, int64[1] one = {-1}>"
+    for case in every(
+        parse(f"g (float m, float[b, 4] x) => (y) {scale} {{ {body} f = Cast <to = 1> (b) y = Mul (x, f) }}")
+    ):
+        assert least <= float(case.inputs["m"]) <= most
+
+
+def test_data_that_is_compared_with_a_scale_is_drawn_as_other_data_is() -> None:
+    text = (
+        "g (float[b, 4] x) => (y) <float[4] scale = {50, 200, 350, 500}> { b = Less (x, scale) y = Cast <to = 1> (b) }"
+    )
+    assert all(np.abs(case.inputs["x"]).max() < 10 for case in cases(parse(text)))

@@ -149,3 +149,18 @@ def test_sizes_that_errors_tell_of_are_tried(body: str, size: int) -> None:
 def test_a_model_that_wants_two_sizes_gets_them() -> None:
     model = table(parse("g (float[b, s, t] x) => (y) { y = Add(x, p) }"), p=(2, 11, 19))
     assert cases(model)[0].inputs["x"].shape[1:] == (11, 19)
+
+
+@pytest.mark.parametrize("symbols", [("batch", "batch"), ("texts", "images")])
+def test_batches_that_do_not_meet_differ(symbols: tuple[str, str]) -> None:
+    """Texts and images of a model that compares them with each other."""
+    texts, images = symbols
+    graph = f"g (float[{texts}, 4] x, float[{images}, 4] z) => (y) {{ t = Transpose (z) y = MatMul (x, t) }}"
+    shapes = {(len(case.inputs["x"]), len(case.inputs["z"])) for case in cases(parse(graph))}
+    assert {(3, 3), (3, 2)} <= shapes
+    assert ((2, 3) in shapes) == (texts == images)
+
+
+def test_batches_that_an_op_needs_equal_are() -> None:
+    graph = "g (float[batch, 4] x, float[batch, 4] z) => (y) { y = Mul (x, z) }"
+    assert all(len(case.inputs["x"]) == len(case.inputs["z"]) for case in cases(parse(graph)))

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import onnxfuse
 from onnxfuse.cli.main import main
 from onnxfuse.fusing.fuse import fuse
-from onnxfuse.fusing.fused import Fused, Progress
+from onnxfuse.fusing.fused import UNNAMED, Fused, Progress
 from onnxfuse.language.catalogue import load
 from onnxfuse.proof import cut_proof, timed
 from onnxfuse.proof.claim import Claim, Experiment
@@ -128,7 +128,7 @@ def test_a_step_that_finds_something_wrong_says_so() -> None:
     spoiled = Fused(onnx.ModelProto.FromString(fused.model.SerializeToString()), fused.sites, [], frozenset())
     spoiled.model.graph.output[0].name, told = fused.model.graph.input[0].name, list[str]()
     _, validation, _ = prove(
-        Claim(model, spoiled, lambda banned: spoiled),
+        Claim(model, spoiled, lambda banned, apart=UNNAMED: spoiled),
         Experiment(on_mismatch="fail"),
         lambda step, done, total: told.append(step),
     )

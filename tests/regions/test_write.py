@@ -7,6 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 
+import onnxfuse
 from onnxfuse.language.catalogue import load
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.regions.write import Asked, Regions, regions, standing
@@ -139,3 +140,19 @@ def test_which_nodes_are_part_of_nothing_that_is_launched_anyway() -> None:
     assert standing(found, ["n0", "n2"]) == {"n2"}
     assert standing(found, ["n0", "n1"]) == {"n0", "n1"}, "a launch of nothing else"
     assert standing(found, ["n0"], [("", "Neg Exp", "b")]) == {"n0"}, "the region that has it must not be made"
+
+
+@pytest.mark.parametrize(("opset", "launches"), [(13, 2), (17, 1)])
+def test_a_normalization_that_is_no_op_yet_says_from_which_opset_on_it_is(opset: int, launches: int) -> None:
+    text = """g (float[3, 8] x, float[8, 8] w, float[3, 8] z) => (float[3, 8] y)
+        <float e = {0.00001}, float[8] a = {1, 2, 3, 4, 5, 6, 7, 8}, float[8] b = {8, 7, 6, 5, 4, 3, 2, 1}> {
+        p = MatMul (x, w)  s = Add (p, z)  m = ReduceMean <axes = [-1]> (s)  d = Sub (s, m)  q = Mul (d, d)
+        v = ReduceMean <axes = [-1]> (q)  ve = Add (v, e)  r = Sqrt (ve)  n = Div (d, r)  f = Mul (n, a)  y = Add (f, b)
+    }"""
+    told = onnxfuse.report(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}'))
+    assert told.after.launches == launches
+    reasons = [miss.reason for miss in told.near_misses if miss.rule == "Region"]
+    assert reasons == [
+        "not with MatMul before it: ReduceMean is a second reduction of rows, unless LayerNormalization is one op: "
+        "--opset 17"
+    ] * (launches - 1)

@@ -52,6 +52,10 @@ def test_verdicts(found: Validation, text: str) -> None:
     [
         (Runs("1.20", "", False), "runs in onnxruntime 1.20 and later; older ones are not known"),
         (Runs("1.23", "opset 23", True), "runs in onnxruntime 1.23 and later: opset 23; needs local functions"),
+        (
+            Runs("1.23", "opset 23", False, (), "1.27"),
+            "runs in onnxruntime 1.23 and later: opset 23; layer normalization is precise from 1.27 on",
+        ),
         (Runs(None, "Foo", False, ("my",)), "no onnxruntime that is known runs it on a CPU: Foo; needs the ops of my"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
+import onnxfuse
 from onnxfuse.errors import UsageError
 from onnxfuse.targets import runtimes
 from onnxfuse.targets.compatibility import compatibility
@@ -106,3 +107,36 @@ def test_constants_say_their_types() -> None:
         graph = f"g (double[2] x, int64[1] s) => (y) {{ c = {constant}  y = Mish (c) }}"
         found = compatibility(model(graph, 22))
         assert found.reason == ("opset 22" if "Of" in constant else "Mish of opset 22 in int64")
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "precise"),
+    [
+        ("y = LayerNormalization (x, w)", 17, "1.27"),
+        ("y = com.microsoft.SkipLayerNormalization (x, x, w)", 17, "1.30"),
+        ("y = d.F (x, w)", 17, "1.27"),
+        ("y = Mul (x, w)", 17, None),
+        ("z = LayerNormalization (x, w)  y = Neg (z)", 28, None),
+    ],
+)
+def test_the_first_version_whose_normalizations_are_precise(text: str, opset: int, precise: str | None) -> None:
+    """Of a file that older ones do not run there is nothing to say."""
+    norm = '<domain: "d", opset_import: ["" : 17]> F (a, b) => (c) { c = LayerNormalization (a, b) }'
+    domains = ', "d" : 1, "com.microsoft" : 1'
+    functions = norm if "d.F" in text else ""
+    made = model(f"g (float[1,2,8] x, float[8] w) => (float[1,2,8] y) {{ {text} }}", opset, 8, domains, functions)
+    found = compatibility(made).precise
+    assert (str(found) if found else None) == precise
+
+
+def test_it_is_told_where_the_original_has_none_of_them() -> None:
+    written = """g (float[2,8] x) => (float[2,8] y) <float f = {0.00001}> {
+        m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)
+        e = Add (v, f)  r = Sqrt (e)  y = Div (d, r) }"""
+    told = onnxfuse.report(model(written, 17), target="ort").runs
+    assert told is not None
+    assert told.precise == "1.27"
+    norm = "g (float[2,8] x, float[8] w) => (float[2,8] y) { z = LayerNormalization (x, w) y = Neg (z) }"
+    told = onnxfuse.report(model(norm, 17), target="ort").runs
+    assert told is not None
+    assert told.precise is None

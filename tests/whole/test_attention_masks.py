@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 import onnxfuse
 from onnxfuse.runtime.quiet import Session
@@ -176,3 +178,54 @@ def test_one_query_beside_other_keys_behind_a_past_keeps_its_mask(queries: int) 
     fused = assert_same(g.proto(y, keys, values, opset=23), g.feeds)
     assert census(fused) == {"Attention": 1}
     assert attributes(fused).get("is_causal", 0) == int(queries > 1)
+
+
+@pytest.mark.parametrize(("fill", "fused"), [(-1e9, True), (-1e10, True), (-1e8, False), (-1e4, False)])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_fill_that_swallows_scores_is_added_with_their_bias(fill: float, *, fused: bool, behind: bool) -> None:
+    """Attention has one mask.  A row that is hidden throughout weighs all keys alike, as it did."""
+    keep = some(B, 1, S, T)
+    keep[0, 0, 1] = False
+    g = plain(bias=draw(B, H, S, T), keep=keep)
+    products = g("MatMul", "Q", g("Transpose", "K", perm=[0, 1, 3, 2]))
+    shown = products if behind else g("Add", products, "bias")
+    hidden = g("Where", "keep", g("Mul", shown, np.float32(0.25)), np.float32(fill))
+    model = g.proto(mixed(g, g("Add", hidden, "bias") if behind else hidden))
+    assert census(assert_same(model, g.feeds))["Attention"] == fused
+
+
+def test_in_double_precision_no_fill_swallows_scores() -> None:
+    g = plain(bias=draw(B, H, S, T), keep=some(B, 1, S, T))
+    products = g("MatMul", "Q", g("Transpose", "K", perm=[0, 1, 3, 2]))
+    hidden = g("Where", "keep", g("Add", products, "bias"), np.float32(-1e9))
+    model = g.proto(mixed(g, hidden))
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name != "keep":
+            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+    assert census(onnxfuse.optimize(model).model)["Attention"] == 0
+
+
+@pytest.mark.parametrize("keys", [T, 1])
+@pytest.mark.parametrize("sign", ["Sub", "Add"])
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_a_difference_of_weights_mixes_values_twice(target: str, sign: str, keys: int) -> None:
+    """Differential attention.  Weights of a single key would be broadcast to all, which two attentions do not say."""
+    g = plain(Q2=draw(B, H, S, 16), K2=draw(B, H, keys, 16), share=draw(H, 1, 1))
+    first = g("Softmax", scores(g), axis=-1)
+    second = g("Softmax", scores(g, "Q2", "K2"), axis=-1)
+    model = g.proto(g("MatMul", g(sign, first, g("Mul", "share", second)), "V"))
+    made = onnxfuse.optimize(model, target=target)
+    assert made.report.validation.verdict == "equal"
+    assert census(made.model)["Attention"] == (2 if keys == T else 0)
+
+
+@pytest.mark.parametrize("length", ["t", "u"])
+def test_a_difference_of_weights_has_as_many_keys_on_both_sides(length: str) -> None:
+    g = plain(Q2=draw(B, H, S, 16), K2=draw(B, H, T, 16), share=draw(H, 1, 1))
+    lengths = {"Q": "s", "Q2": "s", "K": "t", "V": "t", "K2": length}
+    g.dims = {name: ["b", H, axis, g.feeds[name].shape[-1]] for name, axis in lengths.items()}
+    second = g("Mul", "share", g("Softmax", scores(g, "Q2", "K2"), axis=-1))
+    model = g.proto(g("MatMul", g("Sub", g("Softmax", scores(g), axis=-1), second), "V"))
+    assert census(assert_same(model, g.feeds))["Attention"] == (2 if length == "t" else 0)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxfuse import optimize
 from tests.spellings.build import Array
 from tests.whole.test_attention import Model, assert_same, census
 
@@ -165,3 +166,81 @@ def test_other_transposes_stay(perm: list[int]) -> None:
     g = Model({"x": draw(N, C, H, W)}, {"x": ["batch", C, H, W]})
     y = g("Transpose", g("Exp", g("Transpose", g("Tanh", "x"), perm=[0, 2, 3, 1])), perm=perm)
     assert census(assert_same(g.proto(y), g.feeds))["Transpose"] == (0 if perm == [0, 3, 1, 2] else 2)
+
+
+def instances(
+    spatial: tuple[int, ...], how: str, affine: str, *, last: bool, scale: int = C
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Each channel normalized over all positions, as TensorFlow writes it or as others do."""
+    dims = (*spatial, C) if last else (C, *spatial)
+    axes = list(range(1, len(dims))) if last else list(range(2, len(dims) + 1))
+    g = Model({"x": draw(N, *dims)}, {"x": ["batch", *dims]})
+    ones = () if last else (1,) * len(spatial)
+    gamma, beta = draw(scale, *ones, seed=1), draw(scale, *ones, seed=2)
+    mean = g("ReduceMean", "x", axes=axes)
+    r = g("Reciprocal", g("Sqrt", g("Add", variance(g, "x", mean, how, axes), np.float32(1e-5))))
+    if affine == "tensorflow":
+        factor = g("Mul", r, gamma)
+        return g.proto(g("Add", g("Mul", "x", factor), g("Sub", beta, g("Mul", mean, factor)))), g.feeds
+    normal = g("Mul", g("Sub", "x", mean), r)
+    return g.proto(g("Add", g("Mul", normal, gamma), beta)), g.feeds
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("affine", ["torch", "tensorflow"])
+@pytest.mark.parametrize("how", ["centered", "max", "plain"])
+@pytest.mark.parametrize("spatial", [(7,), (H, W), (2, 3, 2)])
+def test_every_spelling_is_instance_normalization(
+    spatial: tuple[int, ...], how: str, affine: str, *, last: bool
+) -> None:
+    model, feeds = instances(spatial, how, affine, last=last)
+    fused = assert_same(model, feeds)
+    assert census(fused) == {"InstanceNormalization": 1} | ({"Transpose": 2} if last else {})
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_instances_are_normalized_by_the_op_of_the_standard(target: str) -> None:
+    model, _ = instances((H, W), "centered", "tensorflow", last=True)
+    made = optimize(model, target=target)
+    assert made.report.validation.verdict == "equal"
+    assert census(made.model) == {"InstanceNormalization": 1, "Transpose": 2}
+
+
+def test_a_scale_that_all_channels_share_is_none_of_instances() -> None:
+    model, feeds = instances((H, W), "centered", "tensorflow", last=True, scale=1)
+    assert census(assert_same(model, feeds))["InstanceNormalization"] == 0
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+@pytest.mark.parametrize("affine", ["behind", "keras"])
+def test_groups_are_the_channels_of_instances_where_a_target_has_no_op_for_them(affine: str, target: str) -> None:
+    made = optimize(model(affine=affine)[0], target=target)
+    assert made.report.validation.verdict == "equal"
+    assert census(made.model) == {"InstanceNormalization": 1, "Transpose": 2, "Reshape": 2, "Mul": 1, "Add": 1}
+
+
+@pytest.mark.parametrize("positions", [[H, W], ["h", "w"]])
+def test_the_op_that_onnxruntime_expands_is_written_as_instances_for_it(positions: list[int | str]) -> None:
+    g = Model({"x": draw(N, C, H, W)}, {"x": ["batch", C, *positions]})
+    y = g("GroupNormalization", "x", draw(C, seed=1), draw(C, seed=2), num_groups=G, epsilon=1e-5)
+    given = g.proto(y, opset=21)
+    made = optimize(given, target="ort", shapes={"x": (N, C, H, W)})
+    assert made.report.validation.verdict == "equal"
+    assert census(made.model)["InstanceNormalization"] == 1
+    assert census(optimize(given, target="onnx").model) == {"GroupNormalization": 1}
+
+
+def test_groups_of_torch_stay_as_they_are() -> None:
+    g = Model({"x": draw(N, C, H, W)}, {"x": ["batch", C, H, W]})
+    one, zero = np.ones(G, np.float32), np.zeros(G, np.float32)
+    normal = g("InstanceNormalization", g("Reshape", "x", ints(0, G, -1)), one, zero, epsilon=1e-5)
+    scaled = g("Mul", g("Reshape", normal, ints(-1, C, H, W)), draw(C, 1, 1, seed=1))
+    given = g.proto(g("Add", scaled, draw(C, 1, 1, seed=2)))
+    made = optimize(given, target="ort").model
+    assert [node.op_type for node in made.graph.node] == [node.op_type for node in given.graph.node]
+    assert made.opset_import == given.opset_import
+
+
+def test_a_standard_that_has_an_op_for_groups_has_it_written() -> None:
+    made = optimize(model()[0], target="onnx", opset=21).model
+    assert census(made)["GroupNormalization"] == 1

@@ -46,6 +46,7 @@ EMPTY = {"ReduceSum": 0.0, "ReduceMean": 0.0, "ReduceMax": float("-inf"), "Reduc
 """What a row of no elements has for a result; of a mean, which ONNX leaves open, onnxruntime's."""
 ROWS = frozenset((*NORMS, *SOFTMAXES, *REDUCTIONS))
 """Ops that compute rows."""
+SECOND = "is a second reduction of rows"
 PLACED = frozenset((*FORMULAS, *ELEMENTWISE, *NORMS, *SOFTMAXES, "Constant"))
 """Ops whose results of one shape all stand at the places of the matrix, whatever is put together of them."""
 
@@ -94,7 +95,7 @@ class Reduced(Matrix):
         """The results of the reduction.  Raises KernelError for a second one, and for one that is none of rows."""
         x = call.x
         if self.given is not None:
-            raise OtherRowsError(f"{call.op} is a second reduction of rows")
+            raise OtherRowsError(f"{call.op} {SECOND}")
         if computed_type(x.dtype) != FLOAT or not x.shape:
             raise KernelError(f"{call.op} of {x.dtype.name} is no reduction of rows of real numbers")
         if call.outputs > 1:
