@@ -64,6 +64,7 @@ def optimize(
     on_mismatch: Literal["bisect", "fail"] = "bisect",
     validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
     timeout: float | None = None,
+    rename_dims: bool = False,
     card: str | None = None,
     base_dir: Path | None = None,
     fold_limit: int = 1_000_000,
@@ -99,6 +100,8 @@ def optimize(
             the CPU, which needs g++ ("kernels"); or not at all ("off").
         timeout: Prove in a child process, in which each run of a model may take so many seconds (0: any time); None
             proves in this process, which a model that never ends then stops.
+        rename_dims: Where two inputs call dimensions by one name that are not equal, as the lengths of an encoder and a
+            decoder, and the fused model fails at such sizes for it, give the second a name of its own.
         card: Leave out what is predicted to be slower fused than not on this GPU, "h200" or a .json file that
             onnxfuse.performance.gpus describes, at `shapes`, or at sizes that are assumed and named in the report.
             What was measured on this machine counts for more than what is predicted.
@@ -143,7 +146,7 @@ def optimize(
         optimized = pipeline.optimize(
             source.proto,
             Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit, recompute, level),
-            Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout),
+            Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout, rename_dims=rename_dims),
             card=gpus.given(card, meant),
             nodes=nodes,
             precision=Precision(precision, io=io_precision == "half") if precision is not None else None,

@@ -39,6 +39,8 @@ class Experiment:
     """Seconds that each step may take, in a child process (0: any time); None: in this process."""
     optimizing: bool = True
     """Does onnxruntime's optimizer work on cuts?  Not where it has crashed on one."""
+    rename_dims: bool = False
+    """May dimensions of inputs that bear one name and are not equal get names of their own (`namesakes`)?"""
 
     @property
     def bisecting(self) -> bool:

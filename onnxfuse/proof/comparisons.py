@@ -69,11 +69,16 @@ class Comparisons:
             verdict = replace(verdict, max_error=max(errors, default=None), cases=verdict.cases + own.cases)
         return verdict
 
+    @property
+    def namesakes(self) -> DimNames:
+        """New names for dimensions that bear one and are not equal."""
+        return namesakes(self.claim.original, self.whole.oracle.cases)
+
     def told_apart(self, fused: Fused, verdict: Validation) -> tuple[Fused, Validation]:
         """A fused model that differs, and the verdict on it; if that is for dimensions of inputs that bear one name and
-        are not equal, it and all that are made from here on have a name for each."""
-        names, rebuild = namesakes(self.claim.original, self.whole.oracle.cases), self.claim.rebuild
-        if not names:
+        are not equal, it and all that are made from here on have a name for each, where that is wanted."""
+        names, rebuild = self.namesakes, self.claim.rebuild
+        if not names or not self.experiment.rename_dims:
             return fused, verdict
 
         def again(banned: Banned, apart: DimNames = names) -> Fused:

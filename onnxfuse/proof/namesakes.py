@@ -51,9 +51,12 @@ def _sizes(values: Iterable[Any], axis: int) -> tuple[int, ...]:
 
 
 def note(names: DimNames) -> str:
-    """What there is to say of it."""
+    """What there is to say of dimensions that have got new names; "" if none have."""
     told = [f"{symbol} of {item!r} is {new}" for item, renamed in names.items() for symbol, new in renamed.items()]
-    return (
-        f"in the file {', '.join(told)}: the original runs where other inputs have another size of this name, and "
-        "onnxruntime plans memory by names"
-    )
+    return f"in the file {', '.join(told)}" if told else ""
+
+
+def hint(names: DimNames) -> str:
+    """What there is to say where fusions were left out and these dimensions kept their names; "" if there are none."""
+    told = [f"{symbol} of {item!r}" for item, renamed in names.items() for symbol in renamed]
+    return f"another input's size bears the same name as {', '.join(told)}: try --rename-dims" if told else ""

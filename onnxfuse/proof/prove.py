@@ -51,13 +51,15 @@ def prove(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
 
     Raises what `Oracle` does."""
     steadied = alike(claim)
-    proved = _proved(Comparisons(steadied, experiment, progress), experiment)
+    comparison = Comparisons(steadied, experiment, progress)
+    proved = _proved(comparison, experiment)
     if proved.validation.verdict != "equal":
         return proved
     said = (
         proved.validation.note,
         ALIKE if steadied is not claim else "",
-        namesakes.note(proved.fused.apart) if proved.fused.apart else "",
+        namesakes.note(proved.fused.apart),
+        namesakes.hint(comparison.namesakes) if proved.left_out and not experiment.rename_dims else "",
     )
     return proved._replace(validation=replace(proved.validation, note="; ".join(filter(None, said))))
 

@@ -48,7 +48,7 @@ def names(info: onnx.ValueInfoProto) -> list[str]:
 @pytest.mark.parametrize("target", ["onnx", "ort", "onnxfuse"])
 def test_nothing_is_left_out_and_the_file_runs_at_all_lengths(target: str) -> None:
     model = attention()
-    done = optimize(model, target=target)
+    done = optimize(model, target=target, rename_dims=True)
     assert "Attention" in [fusion.rule for fusion in done.report.fusions]
     assert not done.report.left_out
     for x, y in ((9, 9), (7, 13), (5, 16), (16, 5), (1, 4)):
@@ -58,7 +58,7 @@ def test_nothing_is_left_out_and_the_file_runs_at_all_lengths(target: str) -> No
 
 
 def test_the_file_and_the_verdict_say_how() -> None:
-    done = optimize(attention(), target="onnx")
+    done = optimize(attention(), target="onnx", rename_dims=True)
     assert [names(info) for info in done.model.graph.input] == [["batch", "seq", ""], ["batch", "y_seq", ""]]
     assert names(done.model.graph.output[0]) == ["batch", "y_seq", ""]
     validation = done.report.validation
@@ -69,8 +69,15 @@ def test_the_file_and_the_verdict_say_how() -> None:
 
 def test_names_that_do_not_lie_stay() -> None:
     model = attention(ATTENTION.replace("c = MatMul (p, v)", "w = Mul (x, y)  c = MatMul (p, w)"))
-    done = optimize(model, target="onnx")
+    done = optimize(model, target="onnx", rename_dims=True)
     assert [names(info) for info in done.model.graph.input] == [["batch", "seq", ""]] * 2
+
+
+def test_names_stay_unless_other_ones_are_wanted() -> None:
+    done = optimize(attention(), target="onnx")
+    assert [names(info) for info in done.model.graph.input] == [["batch", "seq", ""]] * 2
+    assert done.report.left_out
+    assert "seq of 'y': try --rename-dims" in done.report.validation.note
 
 
 def test_only_the_dimension_that_differs_gets_a_name_which_is_new() -> None:

@@ -87,6 +87,11 @@ if TYPE_CHECKING:
     help="Compare in onnxruntime, also with float64, or with kernels run on the CPU.  [default: onnxruntime]",
 )
 @timeout
+@click.option(
+    "--rename-dims",
+    is_flag=True,
+    help="Give dimensions of inputs names of their own that bear one and are not equal, where fusions fail for it.",
+)
 @click.option("--no-validate", is_flag=True, help="Write without comparing.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write the model.")
 @click.option("--report", "report_file", type=PATH, metavar="FILE.json", help="Write what was done, as JSON.")
@@ -252,7 +257,7 @@ def _experiment(
     from onnxfuse.model import files
     from onnxfuse.proof.claim import Experiment
 
-    tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch")}
+    tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch", "rename_dims")}
     given = files.read_inputs(inputs) if inputs else None
     return Experiment(None, given, validate=judge, timeout=seconds(timeout, emulate=judge == "kernels"), **tolerances)
 

@@ -63,7 +63,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "--target onnx --opset 23 --select Gelu --select LayerNormalization --ignore Gelu --rules mine --rules ours "
     )
     options += "--inputs inputs.npz --shape x:2,8 --shape in:0:1x3 --shape scalar: --seed 7 --rtol 0.1 --atol 0.2 "
-    options += "--on-mismatch fail --validate reference --timeout 9.5 --fold-limit 3kB -O2"
+    options += "--on-mismatch fail --validate reference --timeout 9.5 --fold-limit 3kB -O2 --rename-dims"
     assert main(["optimize", str(model), *options.split()]) == 0
     (call,) = engine.calls
     assert (call.pop("inputs")["x"] == 1).all()
@@ -80,6 +80,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "on_mismatch": "fail",
         "timeout": 9.5,
         "optimizing": True,
+        "rename_dims": True,
         "card": None,
         "precision": None,
         "spool": None,
@@ -144,6 +145,7 @@ def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
             "on_mismatch": "bisect",
             "timeout": 600,
             "optimizing": True,
+            "rename_dims": False,
             "card": None,
             "precision": None,
             "spool": None,
