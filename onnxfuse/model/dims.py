@@ -235,6 +235,8 @@ def modulo(a: Dim, b: Dim) -> Dim | None:
     where the sign of `a` is not known."""
     if isinstance(a, int) and isinstance(b, int):
         return a % b if b else 0
+    if isinstance(b, int) and b > 0 and isinstance(a, Sym):  # multiples of b count for nothing
+        a = _canonical({m: c for m, c in a.terms if c % b})
     if not at_least(b, 1) or not (at_least(a, 0) or at_least(0, a)):
         return None
     return a - floor_divide(a, b) * b if at_least(a, 0) else a + floor_divide(b - 1 - a, b) * b
@@ -297,7 +299,21 @@ def _never_negative(dim: Dim, steps: Iterator[int]) -> bool:
             rest = Sym(((monomial[:i] + monomial[i + 1 :], -c),)) if len(monomial) > 1 else -c
             if any(_never_negative(dim + rest * (symbol(name) - bound), steps) for bound in _bounds(name, steps)):
                 return True
-    return False
+    return any(_never_negative(lower, steps) for lower in _without_quotients(dim, steps))
+
+
+def _without_quotients(dim: Sym, steps: Iterator[int]) -> Iterator[Dim]:
+    """Dimensions that a sum is never below: d * (n // d) is n at most, and less by d - 1 at most."""
+    for monomial, c in dim.terms:
+        for i, name in enumerate(monomial):
+            whole, divisor = name.operands if is_quotient(name) else (0, 0)
+            if not isinstance(divisor, int) or divisor < 1 or c % divisor:
+                continue
+            others = monomial[:i] + monomial[i + 1 :]
+            if _never_negative(whole, steps) and all(_least(other, steps) >= 0 for other in others):
+                least = whole - (divisor - 1) if c > 0 else whole
+                factor = product(symbol(other) for other in others)
+                yield dim - factor * symbol(name) * c + factor * least * (c // divisor)
 
 
 def _lowest(dim: Dim, steps: Iterator[int]) -> int | None:

@@ -222,6 +222,7 @@ def _run_first(search: _Search, ladder: list[dict[str, int]]) -> dict[str, int] 
         first = next((rung for rung in ladder if search.attempt(rung)), None)
         if first is not None:
             return first
+        search.attempt(ladder[0])  # what the largest sizes end in names larger ones
         if _learn(search, ladder[0]):
             return ladder[0]
     return None

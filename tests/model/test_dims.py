@@ -119,7 +119,7 @@ def test_a_division_truncates_numbers_below_zero_too_and_no_symbol_stands_for_on
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 8])
 def test_the_rest_of_a_division_is_what_it_leaves(size: int) -> None:
-    for dim in (a, -a, 6 * a, -3 * a - 1):
+    for dim in (a, -a, 6 * a, -3 * a - 1, 4 * floor_divide(a, 4) - a + 4, 8 * a - 7):
         rest = modulo(dim, 4)
         assert rest is not None
         assert evaluate(rest, {"a": size}) == evaluate(dim, {"a": size}) % 4
@@ -130,6 +130,7 @@ def test_what_is_filled_up_to_a_multiple_is_one() -> None:
     assert rest is not None
     assert floor_divide(a + rest, 4) * 4 == a + rest
     assert modulo(8 * a, 4) == 0
+    assert modulo(4 - modulo(a, 4), 4) == rest  # as torch's models pad chunks
     assert modulo(a - 7, 4) is None
     assert modulo(a, b) is None
     assert modulo(-7, 4) == 1
@@ -163,6 +164,38 @@ def test_a_symbol_that_is_so_much_at_least_leaves_something_when_less_is_taken()
     assert at_least(floor_divide(long, 4), 3)
     assert minimum(floor_divide(long, 4), 1) == 1
     assert not at_least(a, 1)
+
+
+def test_what_is_filled_up_is_longer_and_what_is_cut_down_shorter_by_less_than_a_multiple() -> None:
+    filled, cut = floor_divide(a + 3, 4) * 4, floor_divide(a, 4) * 4
+    assert at_least(filled, a)
+    assert at_least(a + 3, filled)
+    assert not at_least(a + 2, filled)
+    assert not at_least(filled, a + 1)
+    assert at_least(a, cut)
+    assert at_least(cut + 3, a)
+    assert not at_least(cut + 2, a)
+    assert at_least(b * filled, a * b)
+    assert minimum(filled, a) == a
+    assert not at_least(floor_divide(a - 8, 4) * 4, a - 11)  # which is cut towards 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_decided_of_quotients_holds_for_every_value(seed: int) -> None:
+    rng = random.Random(seed)
+    decided = 0
+    for _ in range(80):
+        d = rng.randint(2, 4)
+        quotient = floor_divide(rng.choice((a, b, a + b)) + rng.randint(-2, 3), d)
+        p = rng.choice((1, -1, d, -d, 2 * d)) * quotient * rng.choice((1, b)) + rng.randint(-3, 3) * a
+        q = polynomial(rng)
+        for at in EVERYWHERE:
+            left, right = evaluate(p, at), value(q, **at)
+            assert left is not None
+            assert not at_least(p, q) or left >= right
+            assert not at_least(q, p) or right >= left
+        decided += at_least(p, q) or at_least(q, p)
+    assert decided > 3
 
 
 def test_equality_is_yes_no_or_undecided() -> None:

@@ -146,6 +146,20 @@ def test_sizes_that_errors_tell_of_are_tried(body: str, size: int) -> None:
     assert cases(table(model, w=(4, 3), v=(11,)))[0].inputs["x"].shape[2] == size
 
 
+def test_sizes_are_looked_for_from_the_first_ones_that_fail() -> None:
+    """Of 256 columns the error names 253, which is no size to try."""
+    text = "g (float[b, s, 4] x) => (y) <int64[1] three = {3}, int64[1] end = {999}, int64[1] one = {1}>"
+    model = table(parse(f"{text} {{ part = Slice(x, three, end, one) y = Add(part, v) }}"), v=(5, 1))
+    runs, tried = runner(model), []
+
+    def noted(case: Case) -> str:
+        tried.append(case.inputs["x"].shape)
+        return runs(case)
+
+    assert generate(model, noted)[0][0].inputs["x"].shape[1] in (4, 8)
+    assert max(batch for batch, *_ in tried) < 253
+
+
 def test_a_model_that_wants_two_sizes_gets_them() -> None:
     model = table(parse("g (float[b, s, t] x) => (y) { y = Add(x, p) }"), p=(2, 11, 19))
     assert cases(model)[0].inputs["x"].shape[1:] == (11, 19)

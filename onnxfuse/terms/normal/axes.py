@@ -1,7 +1,9 @@
-"""How the axes of two shapes of equal size correspond: which are merged, split or kept by a Reshape between them."""
+"""How the axes of two shapes of equal size correspond: which are merged, split or kept by a Reshape between them, and
+what a permutation of them does."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from onnxfuse.model.dims import Dim, Shape, exact, product
@@ -88,3 +90,14 @@ def merged_axes(finer: Shape, shape: Shape) -> list[range]:
             size, i = size * finer[i], i + 1
         result.append(range(start, i))
     return result
+
+
+def swapped(rank: int) -> tuple[int, ...]:
+    """The permutation that transposes matrices."""
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def in_order(shape: Shape, perm: Sequence[int]) -> bool:
+    """Does a permutation move dims of 1 alone, so that all elements stay where they are?"""
+    kept = [i for i in perm if shape[i] != 1]
+    return kept == sorted(kept)

@@ -16,12 +16,12 @@ from onnxfuse.model.dims import Dim, Shape, product
 from onnxfuse.model.op_traits import SCORES, SOFTMAX
 from onnxfuse.terms.term import Term, Terms, same_shape
 
-from .axes import blocks_of
+from .axes import blocks_of, swapped
 from .merges import is_scores, leading_merge, unmerge
 from .reductions import axis_from_the_end
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
-from .views import as_reshape, expand, reshape, swapped, transpose
+from .views import as_reshape, expand, reshape, transpose
 
 DEEP = 8
 """How many ops may lie between the view of weights and that of their scores."""

@@ -16,6 +16,7 @@ Every constructor returns a term equal to what it is asked for; where a rank is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from onnxfuse.model.dims import END, Dim, Shape, Sym, exact, product
 from onnxfuse.model.op_traits import ELEMENTWISE, SOFTMAX, VIEWS
@@ -24,9 +25,10 @@ from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
 from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
-from .axes import Block, blocks_of, kept_axis, merged_axes, merged_rows, refinement, split_from
+from .axes import Block, blocks_of, in_order, kept_axis, merged_axes, merged_rows, refinement, split_from, swapped
 from .table import Applied, fold, hoisted, law, make, scaled
 
+Known: TypeAlias = dict[int, Term | None]
 # ------------------------------------------------------------------------------------------------ constructors
 
 
@@ -164,9 +166,8 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
         flipped = _transpose_product(terms, x, shape)
         if flipped is not None:
             return flipped
-    kept = [i for i in perm if old[i] != 1]
-    if kept == sorted(kept) and x.op != "Slice":
-        return reshape(terms, x, shape)  # only dims of 1 move
+    if in_order(old, perm) and x.op != "Slice":
+        return reshape(terms, x, shape)
     if x.op == "Reshape" and len(x.args) == 1:
         y = x.args[0]
         blocks = merged_blocks(x)
@@ -197,16 +198,16 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
     return None
 
 
-def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
+def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: Known, masked: bool = False) -> Term | None:
     """x with its axes permuted, if it is computed in few steps, element by element or row by row of products with a
-    matrix, of Transposes that this undoes."""
+    matrix, of Transposes that this undoes; if `masked`, of what has dims of 1 where those of others change, too."""
     if x.id not in known:
         known[x.id] = None
-        known[x.id] = _permuted(terms, x, perm, known) if len(known) < 64 else None
+        known[x.id] = _permuted(terms, x, perm, known, masked) if len(known) < 64 else None
     return known[x.id]
 
 
-def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
+def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: Known, masked: bool) -> Term | None:
     if x.op == "Transpose":
         return inner if (inner := transpose(terms, x, perm)).op != "Transpose" else None
     if x.op == "MatMul" and x.args[1].rank == 2 and x.args[0].rank == len(perm) == perm[-1] + 1:
@@ -215,22 +216,24 @@ def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Ter
     if x.op == "Reshape" and (split := _split_together(x, perm)) is not None:
         whole, shape = transpose(terms, x.args[0], split), tuple((x.shape or ())[i] for i in perm)
         return None if _below_views(whole).op == "Transpose" else reshape(terms, whole, shape)
-    if x.op not in ELEMENTWISE or x.constant or x.shape is None or len(x.shape) != len(perm):
+    weights = x.op in SOFTMAX and perm[-1] == len(perm) - 1 and x.attr("axis", -1) == -1
+    if (x.op not in ELEMENTWISE and not weights) or x.constant or x.shape is None or len(x.shape) != len(perm):
         return None
-    args = list[Term]()
+    args, inside = list[Term](), {} if weights and not masked else known
+    masked = masked or weights
     for arg in x.args:
         moved: Term | None = arg
-        if arg.constant and not is_number(arg) and arg.shape is not None:
-            moved = transpose(terms, reshape(terms, arg, (1,) * (len(perm) - len(arg.shape)) + arg.shape), perm)
-        elif not arg.constant:
-            moved = _untransposed(terms, arg, perm, known)
+        if not is_number(arg) and arg.op != "Absent":
+            wide = arg if arg.shape is None else reshape(terms, arg, (1,) * (len(perm) - len(arg.shape)) + arg.shape)
+            given = arg.constant or (masked and wide.shape is not None and in_order(wide.shape, perm))
+            moved = transpose(terms, wide, perm) if given else _untransposed(terms, wide, perm, inside, masked)
         if moved is None:
             return None
         args.append(moved)
     return make(terms, x.op, args, dict(x.attrs))
 
 
-def _rows_permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
+def _rows_permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: Known) -> Term | None:
     """What a product is of, with its axes permuted: a Transpose below takes it in, whole or not."""
     if _below_views(x).op != "Transpose":
         return _untransposed(terms, x, perm, known)
@@ -255,10 +258,6 @@ def _below_views(x: Term) -> Term:
     while x.op in ("Reshape", "Slice"):
         x = x.args[0]
     return x
-
-
-def swapped(rank: int) -> tuple[int, ...]:
-    return (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:

@@ -70,6 +70,28 @@ def test_of_two_transposes_around_a_linear_layer_one_is_left(t: Space) -> None:
     assert t.transpose(plain, 1, 0, 2, 3).args == (plain,)
 
 
+def test_weights_are_transposed_by_their_scores_where_a_mask_has_1s_in_the_way(t: Space) -> None:
+    """DeepSeek and Gemma have their scores in [batch, queries, heads, keys]."""
+    scores, mask = t.input("scores", b, h, s, s), t.input("mask", 1, s, 1, s)
+    turned = t.op("Add", t.transpose(scores, 0, 2, 1, 3), mask)
+    weights = t.transpose(t.op("Softmax", turned, axis=-1), 0, 2, 1, 3)
+    assert weights is t.op("Softmax", t.op("Add", scores, t.reshape(mask, 1, 1, s, s)), axis=-1)
+    wide = t.op("Add", t.transpose(scores, 0, 2, 1, 3), t.input("wide", b, s, h, s))
+    assert t.transpose(t.op("Softmax", wide, axis=-1), 0, 2, 1, 3).op == "Transpose"
+    columns = t.op("Softmax", t.transpose(scores, 0, 1, 3, 2), axis=-1)
+    assert t.transpose(columns, 0, 1, 3, 2).op == "Transpose"
+
+
+def test_an_operand_of_fewer_axes_is_transposed_as_what_it_is_broadcast_to(t: Space) -> None:
+    scores, thin = t.input("scores", b, h, s, s), t.input("thin", h, s, s)
+    both = t.op("Add", t.transpose(scores, 0, 2, 1, 3), t.transpose(thin, 1, 0, 2))
+    assert t.transpose(both, 0, 2, 1, 3).args == (both,)
+    row = t.op("Add", t.transpose(scores, 0, 2, 1, 3), t.input("row", s))
+    weights = t.op("Softmax", t.op("Add", scores, t.reshape(t.input("row", s), 1, 1, 1, s)), axis=-1)
+    assert t.transpose(t.op("Softmax", row, axis=-1), 0, 2, 1, 3) is weights
+    assert t.transpose(row, 0, 2, 1, 3).args == (row,)  # which would take a mean from what it is the mean of
+
+
 def test_slices_compose_and_cancel(t: Space) -> None:
     x = t.input("x", b, 12, 8)
     assert t.slice(x, 1, 0, 12) is x

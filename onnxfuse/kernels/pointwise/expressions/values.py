@@ -91,7 +91,7 @@ def constant(scalars: Scalars, array: np.ndarray[Any, Any], sized: bool = False)
     """A number where all elements are equal, a function of the coordinates where integers step evenly, else a table."""
     content = np.asarray(array)
     kept = content.reshape(-1)
-    equal = kept.size > 0 and (bool((kept == kept[0]).all()) or kept.size == 1)
+    equal = _uniform(content)
 
     def at(coordinates: Coordinates, guard: Guard) -> Scalar:
         type = computed_type(content.dtype)
@@ -114,7 +114,13 @@ def constant(scalars: Scalars, array: np.ndarray[Any, Any], sized: bool = False)
 def expressible(array: np.ndarray[Any, Any]) -> bool:
     """Can a source say a constant, in one of the three ways?"""
     kept = array.reshape(-1)
-    return kept.size <= TABLE or bool((kept == kept[0]).all()) or (kept.dtype.kind in "iu" and _steps(kept) is not None)
+    return kept.size <= TABLE or _uniform(array) or (kept.dtype.kind in "iu" and _steps(kept) is not None)
+
+
+def _uniform(array: np.ndarray[Any, Any]) -> bool:
+    """Are all elements equal?  Those that a broadcast repeats are one in memory, and may be more than memory holds."""
+    distinct = array[tuple(slice(None if step else 1) for step in array.strides)]
+    return distinct.size == 1 or (distinct.size > 0 and bool((distinct == distinct.flat[0]).all()))
 
 
 def _steps(values: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:

@@ -45,6 +45,13 @@ def test_a_constant_is_a_number_a_function_of_its_coordinates_or_a_table(content
     assert constant(Scalars(), content).at((i, j)).kind == kind
 
 
+@pytest.mark.parametrize("number", [2.5, np.nan])
+def test_a_number_that_is_repeated_more_often_than_memory_holds_is_a_number(number: float) -> None:
+    repeated = np.broadcast_to(np.float32(number), (1 << 20, 1 << 20))
+    assert expressible(repeated)
+    assert constant(Scalars(), repeated).at((variable("i", 1 << 20), variable("j", 1 << 20))).kind == "literal"
+
+
 def test_what_steps_is_a_function_of_its_position() -> None:
     rows = constant(Scalars(), np.repeat(np.arange(4), 3).reshape(4, 3) * 5 + 2).at((i, j))
     assert rows.payload == i * 5 + 2
