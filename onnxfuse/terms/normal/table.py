@@ -168,3 +168,11 @@ def split_scalar(term: Term) -> tuple[Term, float] | None:
         if same_shape(term.args[0].shape, term.shape) or (term.shape is None and not term.args[1].rank):
             return term.args[0], term.args[1].scalar
     return None
+
+
+def repeated_constants(args: Sequence[Term]) -> list[Term]:
+    """The constants that operands repeat, as a table of positions is for each picture; none unless all are constants,
+    and some repeat more than a number."""
+    cores = [x.args[0] if x.op == "Expand" and len(x.args) == 1 else x for x in args]
+    some = any(core is not x and core.scalar is None for core, x in zip(cores, args, strict=True))
+    return cores if some and all(core.constant for core in cores) else []
