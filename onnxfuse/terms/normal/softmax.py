@@ -145,13 +145,9 @@ def _masked_weights(a: Applied) -> Term | None:
 def _in_shape(terms: Terms, x: Term, shape: Shape | None, depth: int = DEEP) -> Term | None:
     """What is computed of scores in this shape, if that is the shape in which they came, before they were viewed."""
     x, factor = hoisted(x)
-    if not depth or shape is None or x.shape is None or x.closed or same_shape(x.shape, shape):
+    if not depth or shape is None or x.shape is None or x.closed or x.op not in SCORES or same_shape(x.shape, shape):
         return None
-    if x.op == "MatMul":
-        found = _of_one(terms, x, shape)
-    elif x.op not in SCORES:
-        return None
-    elif x.op == "Reshape":
+    if x.op == "Reshape":
         found = _seen_alike(terms, x, shape)
     elif x.op in SOFTMAX and (x.attr("axis", -1) != -1 or not _rows(x.shape, shape)):
         found = None
@@ -169,14 +165,6 @@ def _seen_alike(terms: Terms, x: Term, shape: Shape) -> Term | None:
     if same_shape(inner.shape, shape):
         return inner
     return reshape(terms, inner, shape) if _one_batch(x.shape, shape) else None
-
-
-def _of_one(terms: Terms, x: Term, shape: Shape) -> Term | None:
-    """A product of one batch, of which an operand was seen so, is that of its heads."""
-    rank = len(shape)
-    if not _one_batch(x.shape, shape) or any(a.shape is None or len(a.shape) < rank for a in x.args):
-        return None
-    return make(terms, "MatMul", [reshape(terms, a, (a.shape or ())[-rank:]) for a in x.args], {})
 
 
 def _one_batch(whole: Shape | None, shape: Shape) -> bool:

@@ -86,7 +86,14 @@ WINDOWS = """<ir_version: 9, opset_import: ["" : 17]>
 """Swin at a batch of one: windows that are shifted have a mask each."""
 
 
-@pytest.mark.parametrize("text", [ONE_BATCH, WINDOWS])
+VALUES = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[4,5,8] q, float[4,7,8] k, float[1,4,7,8] v) => (float[1,4,5,8] y) <float scale = {0.25}> {
+        kt = Transpose <perm = [0, 2, 1]> (k)  scores = MatMul (q, kt)  scaled = Mul (scores, scale)
+        p = Softmax (scaled)  y = MatMul (p, v) }"""
+"""Mask2Former at a batch of one, from which the exporter has taken the view of its values."""
+
+
+@pytest.mark.parametrize("text", [ONE_BATCH, VALUES, WINDOWS])
 def test_scores_seen_as_those_of_a_batch_of_one_are_attention(text: str) -> None:
     made = onnxfuse.optimize(parser.parse_model(text), target="onnx")
     assert made.report.validation.verdict == "equal"
