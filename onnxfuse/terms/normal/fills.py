@@ -18,7 +18,7 @@ from .views import expand, reshape
 
 @law("Add Sub Mul", "f(Expand((2,), (4000,)), (3,)) = Expand(f((2,), (3,)), (4000,))")
 @law("Equal Greater GreaterOrEqual", "f(Expand(zero, (64, 64)), 3) = Expand(f(zero, 3), (64, 64))")
-@law("Cast", "Cast(Expand(true, (4000,))) = Expand(Cast(true), (4000,))")
+@law("Cast Not", "f(Expand(true, (4000,))) = Expand(f(true), (4000,))")
 def _computed_once(a: Applied) -> Term | None:
     """Of integers and truths; real numbers are for sums and products to say."""
     if a.shape is None or not any(x.op == "Expand" for x in a.args):
@@ -67,7 +67,7 @@ def _counted_once(a: Applied) -> Term | None:
 
 
 @law(
-    "MatMul Softmax LayerNormalization",
+    "MatMul Softmax LayerNormalization Conv",
     "MatMul(Expand(Reshape((3, 4), (1, 1, 2)), (900, 1, 2)), Reshape((1, 0, 0, 1), (2, 2)))"
     " = Expand(Reshape((3, 4), (1, 1, 2)), (900, 1, 2))",
 )
@@ -77,9 +77,10 @@ def _of_repeated_rows(a: Applied) -> Term | None:
     cores, whole = repeated_constants(a.args), a.shape
     if not cores or whole is None or any((x.rank or 0) < 2 for x in a.args if x.op == "Expand"):
         return None
-    lead = len(whole) - (2 if a.op == "MatMul" else -a.attrs.get("axis", -1))
+    lead = 1 if a.op == "Conv" else len(whole) - (2 if a.op == "MatMul" else -a.attrs.get("axis", -1))
     owns = [(1,) * (len(whole) - len(core.shape or ())) + (core.shape or ()) for core in cores]
-    once = [all(own[i] == 1 for own in owns) and i < lead for i in range(len(whole))]
+    rows = owns if a.op == "MatMul" else owns[:1]  # what else there is are weights
+    once = [all(own[i] == 1 for own in rows) and i < lead for i in range(len(whole))]
     if not any(once):
         return None
     operands = list[Term]()
