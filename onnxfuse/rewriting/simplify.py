@@ -69,6 +69,14 @@ class _Live:
     def place(self, name: str) -> int:
         return self.view.graph.producer.get(name, -1)
 
+    def replace(self, gone: Collection[int], made: Iterable[_Key], sources: Iterable[str]) -> None:
+        """New nodes take the place of others, and read these sources."""
+        self.made.update(made)
+        self.nodes.difference_update(gone)
+        for index in gone:
+            self.uses.subtract(read_by(self.view.graph.nodes[index]))
+        self.uses.update(sources)
+
     def there(self, name: str) -> bool:
         """Is the value an input, a constant, computed by a node that stays as it is, or by a fused op?"""
         place = self.place(name)
@@ -119,30 +127,19 @@ def simpler(
             continue
         sources = plan.sources
         gone = _superfluous(live, index, sources)
-        repeated = found.current[name].args[0] if found.current[name].op == "Expand" else None
-        read = plan.constants.values()
-        large = [(term, dtype) for term, dtype in read if not (_small(term) or _moves(live, found, gone, term))]
-        if any(term is not repeated or not known(term) for term, _ in large):
+        growth = _growth(live, found, gone, plan, found.current[name])
+        if growth is None:
             continue
-        growth = sum(size(term, dtype) for term, dtype in large)
         if node.op_type != "QuantizeLinear" and any(is_signed_step(view, graph.nodes[i]) for i in gone):
             continue  # the same steps taken again are none
         ops = [graph.nodes[i].op_type for i in gone]
         work = sum(map(_work, made.values()))
         fewer = cost < sum(map(weight, ops)) and work <= sum(map(_work, ops))
         if fewer and not (work and index in cut) and allowed.sums >= sum(_is_sum(draft, graph.nodes[i]) for i in gone):
-            if growth > room.left:
-                room.short = True
+            if growth and not room.takes(name, growth):
                 continue
-            if growth:
-                room.left -= growth
-                room.taken[name] = growth
             renewed.add(name)
-            live.made |= made.keys()
-            live.nodes -= gone
-            for i in gone:
-                live.uses.subtract(read_by(graph.nodes[i]))
-            live.uses.update(sources)
+            live.replace(gone, made, sources)
         elif (target := _spared(graph, index, plan)) is not None:
             spared.setdefault(target, []).append(index)
     for target, readers in spared.items():
@@ -290,6 +287,17 @@ def _small(term: Term) -> bool:
         return True
     dims = static(term.shape)
     return dims is not None and math.prod(dims) <= SMALL
+
+
+def _growth(live: _Live, found: Found, gone: Collection[int], plan: Plan, made: Term) -> int | None:
+    """By how many bytes a plan enlarges the file; None where it reads or makes a large constant that is no table which
+    the value repeats."""
+    repeated = made.args[0] if made.op == "Expand" else None
+    read = plan.constants.values()
+    large = [(term, dtype) for term, dtype in read if not (_small(term) or _moves(live, found, gone, term))]
+    if any(term is not repeated or not known(term) for term, _ in large):
+        return None
+    return sum(size(term, dtype) for term, dtype in large)
 
 
 def _moves(live: _Live, found: Found, gone: Collection[int], term: Term) -> bool:

@@ -37,6 +37,15 @@ class Room:
     taken: dict[str, int] = field(default_factory=dict)
     """The values that are stored → the bytes that each adds."""
 
+    def takes(self, name: str, growth: int) -> bool:
+        """Take what a value needs, if there is room for it."""
+        if growth > self.left:
+            self.short = True
+            return False
+        self.left -= growth
+        self.taken[name] = growth
+        return True
+
     @staticmethod
     def of(model: ModelProto, original: Lifted, growth: int) -> Room:
         """What is left of the growth that is allowed to an original when the file is what it is now."""
