@@ -22,7 +22,7 @@ from onnxfuse.model.op_traits import ROW_BY_ROW
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import REAL, SMALL, Term, Terms, same_shape, static
 
-from .table import Applied, hoisted, law, make, repeated_constants, scaled
+from .table import Applied, hoisted, law, make, repeated_constants, scaled, storable
 from .views import expand, repeat, reshape, slice_axis, transpose
 
 DEEP = 16
@@ -81,7 +81,8 @@ def _of_repeated(a: Applied) -> Term | None:
         if static(dims) is None:
             return None
         parts.append(expand(a.terms, reshape(a.terms, core, own), dims))
-    return expand(a.terms, make(a.terms, "Concat", parts, a.attrs), whole)
+    table = make(a.terms, "Concat", parts, a.attrs)
+    return expand(a.terms, table, whole) if storable(table) else None
 
 
 @law("Concat", "Concat(x, y, axis=3) = Concat(x, y, axis=-1)")

@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 
 from onnxfuse.terms.term import SMALL, Term, numpy_dtype, same_shape, static
 
-from .table import Applied, law, make, repeated_constants
+from .table import Applied, law, make, repeated_constants, storable
 from .views import expand, reshape
 
 
@@ -93,7 +93,8 @@ def _of_repeated_rows(a: Applied) -> Term | None:
         if static(dims) is None:
             return None
         operands.append(expand(a.terms, reshape(a.terms, core, own), dims))
-    return expand(a.terms, make(a.terms, a.op, operands, a.attrs), whole)
+    table = make(a.terms, a.op, operands, a.attrs)
+    return expand(a.terms, table, whole) if storable(table) else None
 
 
 @law("ConstantOfShape", "ConstantOfShape((64, 64)) = Expand(zero, (64, 64))")
