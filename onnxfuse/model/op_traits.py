@@ -32,7 +32,7 @@ _ROWS = """
     Atanh                            transcendental
     Attention                        product moderate kernel
     AttentionGrad                    second_launch summed_bias
-    BatchNormalization               like_first
+    BatchNormalization               like_first foldable
     Bernoulli                        random
     BiasGelu                         like_first elementwise row_by_row
     BitShift                         broadcast
@@ -46,7 +46,7 @@ _ROWS = """
     Concat                           removable cheap foldable exact
     Constant                         cheap free declares_dtype exact
     ConstantOfShape                  foldable growing declares_dtype exact
-    Conv                             product quantizable moderate
+    Conv                             product quantizable moderate foldable partial
     ConvInteger                      product
     ConvIntegerToFloat               product
     ConvTranspose                    product quantizable
@@ -86,7 +86,7 @@ _ROWS = """
     IsInf                            unary boolean
     IsNaN                            unary boolean score foldable
     LRN                              like_first
-    LayerNormalization               row_by_row moderate kernel
+    LayerNormalization               row_by_row moderate kernel foldable partial
     LayerNormalizationGrad           second_launch
     LeakyRelu                        unary
     Less                             comparison foldable
@@ -138,6 +138,7 @@ _ROWS = """
     Relu                             unary nonnegative moderate foldable exact
     Repeat                           view foldable growing
     Reshape                          reshape score foldable common
+    Resize                           foldable partial growing
     RotaryEmbedding                  like_first moderate kernel
     Round                            unary foldable rounding exact
     SafeSoftmax                      like_first row_by_row softmax score moderate kernel
@@ -155,7 +156,7 @@ _ROWS = """
     SkipLayerNormalization           like_first row_by_row moderate kernel
     SkipSimplifiedLayerNormalization like_first row_by_row moderate kernel
     Slice                            view foldable
-    Softmax                          like_first row_by_row softmax coerced score nonnegative moderate kernel
+    Softmax                          like_first row_by_row softmax coerced score nonnegative moderate kernel foldable
     Softplus                         unary nonnegative moderate transcendental
     Softsign                         unary
     Split                            movement removable cheap

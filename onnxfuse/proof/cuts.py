@@ -187,7 +187,7 @@ def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Cut]:
 
 def _site(before: _Graph, after: _Graph, output: str, shared: set[str], known: Collection[str] = ()) -> Cut | None:
     """The site of a value: where one model rests on what the other computes anew, the cut moves behind that."""
-    opened: set[str] = set()
+    opened, nearest = set[str](), set[str]()
     new, old = _Cone(), _Cone()
     for _ in range(_STEPS):
         own = after.cone(output, (shared - opened).__contains__, shapes=False, known=known)
@@ -202,12 +202,31 @@ def _site(before: _Graph, after: _Graph, output: str, shared: set[str], known: C
         further = new.stops - new.measured - (old.stops - old.measured) - after.inputs
         if not further:
             break
+        nearest = nearest or new.stops | old.stops
         opened |= further
     # Where one rests on more than the other, two values are equal by nature: not under noise.
     entangled = bool(old.stops ^ (new.stops - new.measured))
+    if entangled and nearest:
+        kept = _sources(before, after, nearest, known, shapes=True)
+        nearer = _site(before, after, output, kept, known) if len(kept) < len(nearest) else None
+        if nearer is not None and not nearer.entangled:
+            return nearer
     stops, observed = tuple(sorted(new.stops | old.stops)), tuple(sorted(old.observed))
     computed = tuple(sorted(new.measured - old.stops))
     return Cut(output, stops, observed, tuple(sorted(old.nodes)), tuple(sorted(new.nodes)), entangled, computed)
+
+
+def _sources(
+    before: _Graph, after: _Graph, stops: Collection[str], known: Collection[str], *, shapes: bool = False
+) -> set[str]:
+    """Those of some values from which both models compute the others, with `shapes` of the original given."""
+    kept = set(stops)
+    for name in sorted(kept, key=lambda name: before.producers.get(name, -1), reverse=True):
+        others = kept - {name}
+        cones = [graph.cone(name, others.__contains__, shapes and graph is before, known) for graph in (before, after)]
+        if all(cone is not None and cone.nodes and cone.stops - cone.measured <= others for cone in cones):
+            kept = others
+    return kept
 
 
 def bound(
@@ -221,12 +240,7 @@ def bound(
     before, after = _Graph(original), _Graph(fused)
     found: dict[Cut, Cut] = {}
     for site in sites:
-        kept = set(site.stops)
-        for name in sorted(kept, key=lambda name: before.producers.get(name, -1), reverse=True):
-            others = kept - {name}
-            cones = [graph.cone(name, others.__contains__, False, known) for graph in (before, after)]
-            if all(cone is not None and cone.nodes and cone.stops - cone.measured <= others for cone in cones):
-                kept = others
+        kept = _sources(before, after, site.stops, known)
         made = _site(before, after, site.output, kept, known) if len(kept) < len(site.stops) else None
         if made is not None and {*made.stops, *made.observed} <= set(known):
             found[site] = made

@@ -7,9 +7,10 @@ those that would be superfluous.
 
     guarantees   a value is named only if computing it anew takes fewer nodes than become superfluous, where an Einsum
                  counts as the product and the view that it is; it is computed from values that exist before it; no
-                 large constant is read or made, but that one which nothing else reads is stored in another shape; no
-                 rounding through a narrower float type is left out or comes in, and no sum is reordered; terms are not
-                 changed, so that no fusion is lost
+                 large constant is read or made, but that one which nothing else reads is stored in another shape, and
+                 what a value repeats is stored if the file may grow by it; no rounding through a narrower float type
+                 is left out or comes in, and no sum but of constants is reordered; terms are not changed, so that no
+                 fusion is lost
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from onnxfuse.terms.term import REAL, SMALL, Term, static
 from .duplicates import is_signed_step
 from .plan import Draft, NewNode, Plan, UnrealisableError
 from .realize import realize
+from .stored import Room, known, size
 
 LEAVES = frozenset({"Input", "Output", "Repeat"})
 """What no node that is written anew computes."""
@@ -67,6 +69,14 @@ class _Live:
     def place(self, name: str) -> int:
         return self.view.graph.producer.get(name, -1)
 
+    def replace(self, gone: Collection[int], made: Iterable[_Key], sources: Iterable[str]) -> None:
+        """New nodes take the place of others, and read these sources."""
+        self.made.update(made)
+        self.nodes.difference_update(gone)
+        for index in gone:
+            self.uses.subtract(read_by(self.view.graph.nodes[index]))
+        self.uses.update(sources)
+
     def there(self, name: str) -> bool:
         """Is the value an input, a constant, computed by a node that stays as it is, or by a fused op?"""
         place = self.place(name)
@@ -79,11 +89,13 @@ def simpler(
     fused: Iterable[int],
     reads: Iterable[str],
     pinned: Collection[str],
+    room: Room,
 ) -> set[str]:
     """The values of the scope of a draft worth computing anew.
 
     `nodes` are positions of the nodes that stay as they are, `fused` of those that do not, `reads` what others need:
-    outputs, and what the terms of fused ops are computed from; `pinned` values keep their name."""
+    outputs, and what the terms of fused ops are computed from; `pinned` values keep their name.  `room` is for the
+    constants that they repeat."""
     view, found = draft.view, draft.found
     graph = view.graph
     live = _Live(view, set(nodes), frozenset(fused), Counter(reads))
@@ -115,7 +127,8 @@ def simpler(
             continue
         sources = plan.sources
         gone = _superfluous(live, index, sources)
-        if not all(_small(term) or _moves(live, found, gone, term) for term, _ in plan.constants.values()):
+        growth = _growth(live, found, gone, plan, found.current[name])
+        if growth is None:
             continue
         if node.op_type != "QuantizeLinear" and any(is_signed_step(view, graph.nodes[i]) for i in gone):
             continue  # the same steps taken again are none
@@ -123,12 +136,10 @@ def simpler(
         work = sum(map(_work, made.values()))
         fewer = cost < sum(map(weight, ops)) and work <= sum(map(_work, ops))
         if fewer and not (work and index in cut) and allowed.sums >= sum(_is_sum(draft, graph.nodes[i]) for i in gone):
+            if growth and not room.takes(name, growth):
+                continue
             renewed.add(name)
-            live.made |= made.keys()
-            live.nodes -= gone
-            for i in gone:
-                live.uses.subtract(read_by(graph.nodes[i]))
-            live.uses.update(sources)
+            live.replace(gone, made, sources)
         elif (target := _spared(graph, index, plan)) is not None:
             spared.setdefault(target, []).append(index)
     for target, readers in spared.items():
@@ -172,13 +183,13 @@ def _work(op: str) -> int:
 
 def _is_sum(draft: Draft, node: NodeProto) -> bool:
     """Is it a sum of real numbers?  With fewer of them something has cancelled, which its rounding may be there for;
-    nothing has where parts lie between zeros, side by side."""
+    nothing has where parts lie between zeros, side by side, or where it is a constant, however often repeated."""
     if node.op_type not in ("Add", "Sub", "Sum") or draft.view.dtypes[node.output[0]] not in REAL:
         return False
     term = draft.found.current[node.output[0]]
-    while term.op in ("Reshape", "Transpose"):
+    while term.op in ("Reshape", "Transpose", "Expand"):
         term = term.args[0]
-    return term.op not in ("Concat", "Pad")
+    return term.op not in ("Concat", "Pad") and not term.constant
 
 
 def _cut(view: View) -> set[int]:
@@ -276,6 +287,17 @@ def _small(term: Term) -> bool:
         return True
     dims = static(term.shape)
     return dims is not None and math.prod(dims) <= SMALL
+
+
+def _growth(live: _Live, found: Found, gone: Collection[int], plan: Plan, made: Term) -> int | None:
+    """By how many bytes a plan enlarges the file; None where it reads or makes a large constant that is no table which
+    the value repeats."""
+    repeated = made.args[0] if made.op == "Expand" else None
+    read = plan.constants.values()
+    large = [(term, dtype) for term, dtype in read if not (_small(term) or _moves(live, found, gone, term))]
+    if any(term is not repeated or not known(term) for term, _ in large):
+        return None
+    return sum(size(term, dtype) for term, dtype in large)
 
 
 def _moves(live: _Live, found: Found, gone: Collection[int], term: Term) -> bool:

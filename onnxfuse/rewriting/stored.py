@@ -37,6 +37,15 @@ class Room:
     taken: dict[str, int] = field(default_factory=dict)
     """The values that are stored → the bytes that each adds."""
 
+    def takes(self, name: str, growth: int) -> bool:
+        """Take what a value needs, if there is room for it."""
+        if growth > self.left:
+            self.short = True
+            return False
+        self.left -= growth
+        self.taken[name] = growth
+        return True
+
     @staticmethod
     def of(model: ModelProto, original: Lifted, growth: int) -> Room:
         """What is left of the growth that is allowed to an original when the file is what it is now."""
@@ -60,9 +69,9 @@ def stored(
     for index in sorted(folded, reverse=True):
         node = graph.nodes[index]
         for name in wanted.intersection(node.output):
-            growth = _size(found.current[name], view.dtypes[name]) - _freed(view, node, wanted, claimed)
+            growth = size(found.current[name], view.dtypes[name]) - _freed(view, node, wanted, claimed)
             room.short = room.short or growth > room.left
-            if growth <= room.left and _known(found.current[name]):
+            if growth <= room.left and known(found.current[name]):
                 room.left -= max(growth, 0)
                 room.taken[name] = max(growth, 0)
                 made.add(name)
@@ -80,13 +89,13 @@ def _folds(view: View, found: Found, index: int, kept: Collection[str]) -> bool:
     return bool(outputs) and all(found.current[n].constant and n not in kept for n in outputs)
 
 
-def _size(term: Term, dtype: int) -> int:
+def size(term: Term, dtype: int) -> int:
     """Bytes of a constant; those of a small one do not count."""
     count = prod(static(term.shape) or (LARGEST + 1,))
     return 0 if count <= SMALL else count * numpy_dtype(dtype).itemsize
 
 
-def _known(term: Term) -> bool:
+def known(term: Term) -> bool:
     """Can a constant be computed?"""
     if prod(static(term.shape) or (LARGEST + 1,)) > LARGEST:
         return False

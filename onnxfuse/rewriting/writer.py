@@ -90,7 +90,8 @@ class Writer:
             if node.op_type == "If":
                 self._keep_open(node.input[0])
         live_nodes, reads = self._demand()
-        self.simplified = simpler(self.draft, live_nodes - self.anew, live_nodes & self.anew, reads, self.pinned)
+        anew = self.anew
+        self.simplified = simpler(self.draft, live_nodes - anew, live_nodes & anew, reads, self.pinned, self.room)
         self.simplified |= {name for name in self.view.counted if graph.producer[name] in live_nodes - self.anew}
         self.simplified -= set(self.kept) | self.decides
         self.simplified |= {self.view.counted[name] for name in self.simplified & self.view.counted.keys()}

@@ -18,6 +18,7 @@ from onnxfuse.model.dims import END
 
 from .blockwise import Blockwise
 from .erf import erf
+from .fold_layers import LAYERS
 from .term import REAL, Array, Term, UnknownValueError, numpy_dtype, static
 
 _Answer = TypeVar("_Answer", bound=Hashable)
@@ -83,8 +84,16 @@ def evaluate(op: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any], 
     Raises KeyError for an op that is not folded and ValueError where the op is undefined."""
     given = [widen(a, arg.dtype) for a, arg in zip(arrays, term.args, strict=True) if a is not None]
     with np.errstate(all="ignore"):
-        result = np.asarray(_evaluate(op, given, attrs, term))
+        if op in LAYERS:
+            result = LAYERS[op](_in_place(arrays, term), attrs, term)
+        else:
+            result = np.asarray(_evaluate(op, given, attrs, term))
         return result.astype(np.float64 if term.dtype in REAL else numpy_dtype(term.dtype), copy=False)
+
+
+def _in_place(arrays: Sequence[Array | None], term: Term) -> list[Array | None]:
+    """The operands, widened, None where an input is absent."""
+    return [None if a is None else widen(a, arg.dtype) for a, arg in zip(arrays, term.args, strict=True)]
 
 
 def _evaluate(op: str, x: list[Array], attrs: Mapping[str, Any], term: Term) -> Any:

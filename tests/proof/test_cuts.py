@@ -135,6 +135,20 @@ NORM = """<domain: "own", opset_import: ["": 18]> Norm (x) => (y) {
 }"""
 
 
+def test_what_both_models_compute_from_what_one_computes_anew_is_computed() -> None:
+    """As attention takes a part of a product, and its relative positions the whole: of a real run, the part would have
+    the digits of float32, and what is computed of the whole those of float64."""
+    text = "g (float[4] x) => (y) {{ h = Exp(x) a = Neg(h) {} }}"
+    original, fused = (
+        parse(text.format(n)) for n in ("b = Abs(a) y = Mul(a, b)", "p = Neg(h) q = Abs(p) y = Mul(a, q)")
+    )
+    (site,) = cuts.find(original, fused)
+    assert (site.output, site.stops, site.entangled) == ("y", ("h",), False)
+    assert compare(original, fused) == (1, {})
+    wrong = parse(text.format("p = Neg(h) q = Abs(p) r = Add(q, p) y = Mul(a, r)"))
+    assert list(compare(original, wrong)[1]) == ["y"]
+
+
 def rooted(nodes: str, norm: str = "") -> onnx.ModelProto:
     constants = "<int64[1] last = {-1}, float e = {0.01}>"
     return parse(f"g (float[n, 8] x) => (float[n, 1] r, float[n, 8] y) {constants} {{ {ROOT} {nodes} }}", norm)

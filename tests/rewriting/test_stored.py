@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
+import onnxfuse
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.targets.target import Target
@@ -132,3 +133,23 @@ def test_weights_stored_in_half_precision_stay_so_where_there_is_no_room() -> No
         "Conv",
     ]  # it would be twice as large
     assert operators(fuse(before, CATALOGUE).model) == ["Conv"]
+
+
+@pytest.mark.parametrize(
+    ("width", "limit", "stored"), [(512, 1_000_000, True), (512, 8_000, False), (70_000, 1 << 30, False)]
+)
+def test_a_table_that_is_repeated_for_each_picture_is_stored_where_there_is_room(
+    width: int, limit: int, stored: bool
+) -> None:
+    """Four rows, which are no constant themselves, as the batch is not known.  A rule that would take them as they are
+    knows no limit, and so there is none that is very large."""
+    before = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+    g (float[b,3,4,6] x) => (float[b,4,{width}] y)
+    <int64[1] four = {{4}}, int64 rows = {{1}}, int64[1] last = {{2}}> {{
+        s = Shape <start = 0, end = 1> (x)  all = Concat <axis = 0> (s, four)
+        ones = ConstantOfShape <value = float[1] {{1}}> (all)  i = CumSum (ones, rows)
+        u = Unsqueeze (i, last)  d = Div (u, scales)  y = Sin (d) }}""")
+    before.graph.initializer.append(numpy_helper.from_array(np.arange(1, width + 1, dtype=np.float32), "scales"))
+    made = onnxfuse.optimize(before, target="onnx", fold_limit=limit)
+    assert made.report.validation.verdict == "equal"
+    assert ("Sin" not in {node.op_type for node in made.model.graph.node}) == stored

@@ -37,6 +37,20 @@ def blocks_of(a: Shape, b: Shape) -> list[Block] | None:
     return result
 
 
+def repeated_blocks(own: Shape, whole: Shape, seen: Shape) -> tuple[Shape, Shape] | None:
+    """What an Expand from `own` to `whole` that is seen in another shape repeats: how much of it the tensor has before
+    it is seen so, and its shape then.  None where the tensor would have to repeat unknown dimensions itself."""
+    own = (1,) * (len(whole) - len(own)) + own
+    before, after = list[Dim](), list[Dim]()
+    for i0, i1, j0, j1 in blocks_of(whole, seen) or [(0, len(whole), 0, len(seen))]:
+        repeats = all(d == 1 for d in own[i0:i1])
+        if not repeats and own[i0:i1] != whole[i0:i1] and not all(isinstance(d, int) for d in whole[i0:i1]):
+            return None
+        before += own[i0:i1] if repeats else whole[i0:i1]
+        after += [1] * (j1 - j0) if repeats else seen[j0:j1]
+    return tuple(before), tuple(after)
+
+
 def merged_rows(a: Shape, b: Shape) -> bool:
     """Does a view of `a` as `b` merge some axes, and not the last?  Axes of 1 come and go."""
     blocks = blocks_of(a, b)

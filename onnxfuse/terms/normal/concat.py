@@ -20,9 +20,9 @@ from typing import Any
 from onnxfuse.model.dims import Shape, product
 from onnxfuse.model.op_traits import ROW_BY_ROW
 from onnxfuse.terms.infer_table import normal_axis
-from onnxfuse.terms.term import REAL, SMALL, Term, Terms, same_shape
+from onnxfuse.terms.term import REAL, SMALL, Term, Terms, same_shape, static
 
-from .table import Applied, hoisted, law, make, scaled
+from .table import Applied, hoisted, law, make, repeated_constants, scaled, storable
 from .views import expand, repeat, reshape, slice_axis, transpose
 
 DEEP = 16
@@ -60,6 +60,29 @@ def _of_multiples(a: Applied) -> Term | None:
         return None
     rest = [scaled(a.terms, x, math.copysign(1.0, factor)) for x, factor in split]
     return scaled(a.terms, make(a.terms, "Concat", rest, a.attrs, a.shape, a.dtype), size)
+
+
+@law(
+    "Concat",
+    "Concat(Expand((1, 2), (900, 2)), Expand((3, 4), (900, 2)), axis=1)"
+    " = Expand(Reshape((1, 2, 3, 4), (1, 4)), (900, 4))",
+)
+def _of_repeated(a: Applied) -> Term | None:
+    """Sines and cosines of positions are put together once, and repeated for each picture."""
+    cores, whole = repeated_constants(a.args), a.shape
+    if not cores or whole is None:
+        return None
+    axis, rank = normal_axis(a.attrs["axis"], len(whole)), len(whole)
+    owns = [(1,) * (rank - len(core.shape or ())) + (core.shape or ()) for core in cores]
+    repeated = [all(own[i] == 1 for own in owns) and i != axis for i in range(rank)]
+    parts = []
+    for core, own, x in zip(cores, owns, a.args, strict=True):
+        dims = tuple(1 if once else dim for once, dim in zip(repeated, x.shape or whole, strict=True))
+        if static(dims) is None:
+            return None
+        parts.append(expand(a.terms, reshape(a.terms, core, own), dims))
+    table = make(a.terms, "Concat", parts, a.attrs)
+    return expand(a.terms, table, whole) if storable(table) else None
 
 
 @law("Concat", "Concat(x, y, axis=3) = Concat(x, y, axis=-1)")

@@ -5,18 +5,20 @@ A mask of an exporter may hide nothing: ones of the batch's size, in another sha
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from onnxfuse.terms.term import SMALL, Term, numpy_dtype, same_shape, static
 
-from .table import Applied, law, make
+from .table import Applied, law, make, repeated_constants, storable
 from .views import expand, reshape
 
 
 @law("Add Sub Mul", "f(Expand((2,), (4000,)), (3,)) = Expand(f((2,), (3,)), (4000,))")
 @law("Equal Greater GreaterOrEqual", "f(Expand(zero, (64, 64)), 3) = Expand(f(zero, 3), (64, 64))")
-@law("Cast", "Cast(Expand(true, (4000,))) = Expand(Cast(true), (4000,))")
+@law("Cast Not", "f(Expand(true, (4000,))) = Expand(f(true), (4000,))")
 def _computed_once(a: Applied) -> Term | None:
     """Of integers and truths; real numbers are for sums and products to say."""
     if a.shape is None or not any(x.op == "Expand" for x in a.args):
@@ -35,6 +37,64 @@ def _picked(a: Applied) -> Term | None:
     if number is None or number.op != "Constant" or number.scalar is None or a.shape is None:
         return None
     return expand(a.terms, reshape(a.terms, number, (1,) * len(a.shape)), a.shape)
+
+
+@law("Resize", "Resize(Expand(c, (1, 2, 4, 4)), absent, absent, (1, 2, 3, 5)) = Expand(c, (1, 2, 3, 5))")
+def _mean_of_equals(a: Applied) -> Term | None:
+    """A mask that hides nothing (DETR) is one in the size of every feature map."""
+    x = a.args[0]
+    number = x.args[0] if x.op == "Expand" and len(x.args) == 1 else None
+    if number is None or number.scalar is None or not math.isfinite(number.scalar) or a.shape is None:
+        return None
+    if a.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":  # has another number outside
+        return None
+    return expand(a.terms, number, a.shape)
+
+
+@law("CumSum", "CumSum(Expand(row, (4, 4)), 1) = Expand(CumSum(row, 1), (4, 4))")
+def _counted_once(a: Applied) -> Term | None:
+    """Sums along one axis are the same along all others."""
+    x, axis = a.args[0], a.args[1].scalar
+    if x.op != "Expand" or len(x.args) > 1 or axis is None or a.shape is None or x.args[0].shape is None:
+        return None
+    own = (1,) * (len(a.shape) - len(x.args[0].shape)) + x.args[0].shape
+    along = int(axis) % len(a.shape)
+    inner = (*own[:along], a.shape[along], *own[along + 1 :])
+    if inner == a.shape:
+        return None
+    once = expand(a.terms, reshape(a.terms, x.args[0], own), inner)
+    return expand(a.terms, make(a.terms, "CumSum", [once, a.args[1]], a.attrs), a.shape)
+
+
+@law(
+    "MatMul Softmax LayerNormalization Conv",
+    "MatMul(Expand(Reshape((3, 4), (1, 1, 2)), (900, 1, 2)), Reshape((1, 0, 0, 1), (2, 2)))"
+    " = Expand(Reshape((3, 4), (1, 1, 2)), (900, 1, 2))",
+)
+def _of_repeated_rows(a: Applied) -> Term | None:
+    """Queries that are learned, and the same for each picture, are projected once; so is what attends to itself among
+    them."""
+    cores, whole = repeated_constants(a.args), a.shape
+    if not cores or whole is None or any((x.rank or 0) < 2 for x in a.args if x.op == "Expand"):
+        return None
+    lead = 1 if a.op == "Conv" else len(whole) - (2 if a.op == "MatMul" else -a.attrs.get("axis", -1))
+    owns = [(1,) * (len(whole) - len(core.shape or ())) + (core.shape or ()) for core in cores]
+    rows = owns if a.op == "MatMul" else owns[:1]  # what else there is are weights
+    once = [all(own[i] == 1 for own in rows) and i < lead for i in range(len(whole))]
+    if not any(once):
+        return None
+    operands = list[Term]()
+    for x, core, own in zip(a.args, cores, owns, strict=True):
+        if x is core:
+            operands.append(x)
+            continue
+        seen = (1,) * (len(whole) - len(x.shape or ())) + (x.shape or ())
+        dims = tuple(1 if single else dim for single, dim in zip(once, seen, strict=True))
+        if static(dims) is None:
+            return None
+        operands.append(expand(a.terms, reshape(a.terms, core, own), dims))
+    table = make(a.terms, a.op, operands, a.attrs)
+    return expand(a.terms, table, whole) if storable(table) else None
 
 
 @law("ConstantOfShape", "ConstantOfShape((64, 64)) = Expand(zero, (64, 64))")

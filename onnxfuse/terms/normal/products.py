@@ -61,6 +61,21 @@ def _of_merged_rows(a: Applied) -> Term | None:
     return reshape(a.terms, make(a.terms, "MatMul", [rows, y], {}), a.shape)
 
 
+@law("MatMul", "MatMul(u, Reshape(v, (1, 6, 4, 4))) = Reshape(MatMul(u, v), (1, 6, 4, 4))")
+def _of_one_batch(a: Applied) -> Term | None:
+    """Heads of a batch of one, by heads that are seen without it: an exporter takes views away that broadcasting spares
+    (TrOCR, Mask2Former)."""
+    x, y = a.args
+    if not a.real or a.shape is None or x.shape is None or y.shape is None:
+        return None
+    rank = min(len(x.shape), len(y.shape))
+    lead = len(a.shape) - rank
+    if rank < 3 or not lead or a.shape[:lead] != (1,) * lead:
+        return None
+    heads = [reshape(a.terms, part, (part.shape or ())[-rank:]) for part in (x, y)]
+    return reshape(a.terms, make(a.terms, "MatMul", heads, {}), a.shape)
+
+
 @law("Gemm", "Gemm(z, z, z, alpha=2.0, beta=3.0, transB=1) = 2 * MatMul(z, T(z)) + 3 * z")
 def _gemm(a: Applied) -> Term | None:
     if not a.real or any(arg.rank not in (None, 2) for arg in a.args[:2]):

@@ -148,13 +148,28 @@ def _in_shape(terms: Terms, x: Term, shape: Shape | None, depth: int = DEEP) -> 
     if not depth or shape is None or x.shape is None or x.closed or x.op not in SCORES or same_shape(x.shape, shape):
         return None
     if x.op == "Reshape":
-        inner = x.args[0]
-        found = inner if len(x.args) == 1 and same_shape(inner.shape, shape) and is_scores(inner) else None
+        found = _seen_alike(terms, x, shape)
     elif x.op in SOFTMAX and (x.attr("axis", -1) != -1 or not _rows(x.shape, shape)):
         found = None
     else:
         found = _of_operands(terms, x, x.shape, shape, depth)
     return None if found is None else scaled(terms, found, factor)
+
+
+def _seen_alike(terms: Terms, x: Term, shape: Shape) -> Term | None:
+    """The scores below a view, if they came in this shape, or in one that was seen as those of a batch of one, with its
+    windows merged."""
+    inner = x.args[0]
+    if len(x.args) > 1 or not is_scores(inner):
+        return None
+    if same_shape(inner.shape, shape):
+        return inner
+    return reshape(terms, inner, shape) if _one_batch(x.shape, shape) else None
+
+
+def _one_batch(whole: Shape | None, shape: Shape) -> bool:
+    """Is the one shape the other behind a dim of 1?"""
+    return len(shape) > 2 and whole == (1, *shape)
 
 
 def _rows(inner: Shape, outer: Shape) -> bool:

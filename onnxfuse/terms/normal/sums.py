@@ -22,7 +22,7 @@ from onnxfuse.terms.term import CLOSED, REAL, SMALL, Term, Terms, is_number, sam
 from .merges import lift_merge, lift_rows, lift_scaled
 from .pad import joined
 from .ranges import MODERATE, in_range, nonnegative, throughout
-from .table import Applied, fold, hoisted, law, make, scaled, split_scalar
+from .table import Applied, fold, hoisted, law, make, repeated_constants, scaled, split_scalar, storable
 from .views import expand, reshape
 
 WIDE = REAL - {TensorProto.FLOAT16}
@@ -66,6 +66,8 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         if lifted is not None:
             return lifted
     operands.sort(key=lambda t: (is_number(t), t.id))
+    if shape is not None and (cores := repeated_constants(operands)) and storable(table := combine(terms, op, cores)):
+        return expand(terms, table, shape)
     if all(a.constant for a in operands):
         folded = fold(terms, op, operands, {}, shape, dtype)
         if folded is not None:
@@ -314,7 +316,7 @@ def _root_of_bounded(a: Applied) -> Term | None:
     return a.as_op("Max", a.as_op("Sqrt", inner), a.number(math.sqrt(bound.scalar)))
 
 
-@law("Sqrt Reciprocal", "f(Expand(row, (4, 4))) = Expand(f(row), (4, 4))")
+@law("Sqrt Reciprocal Exp Log Sin Cos", "f(Expand(row, (4, 4))) = Expand(f(row), (4, 4))")
 def _of_repeated(a: Applied) -> Term | None:
     """What is repeated is computed once."""
     x = a.args[0]

@@ -80,6 +80,9 @@ class Law(NamedTuple):
     rewrite: Rewrite
 
 
+TABLE = 1 << 18
+"""Elements of a constant that is computed because it is repeated: a megabyte of float32, by which a file may grow."""
+
 LAWS: list[Law] = []
 """All laws, in the order in which they are tried."""
 _OF_OP: dict[str, list[Rewrite]] = {}
@@ -168,3 +171,17 @@ def split_scalar(term: Term) -> tuple[Term, float] | None:
         if same_shape(term.args[0].shape, term.shape) or (term.shape is None and not term.args[1].rank):
             return term.args[0], term.args[1].scalar
     return None
+
+
+def repeated_constants(args: Sequence[Term]) -> list[Term]:
+    """The constants that operands repeat, as a table of positions is for each picture; none unless all are constants,
+    and some repeat more than a number."""
+    cores = [x.args[0] if x.op == "Expand" and len(x.args) == 1 else x for x in args]
+    some = any(core is not x and core.scalar is None for core, x in zip(cores, args, strict=True))
+    return cores if some and all(core.constant for core in cores) else []
+
+
+def storable(table: Term) -> bool:
+    """Is what is repeated of a size that a file may hold, once for all that repeat it?"""
+    dims = static(table.shape)
+    return dims is not None and math.prod(dims) <= TABLE

@@ -25,7 +25,18 @@ from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
 from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
-from .axes import Block, blocks_of, in_order, kept_axis, merged_axes, merged_rows, refinement, split_from, swapped
+from .axes import (
+    Block,
+    blocks_of,
+    in_order,
+    kept_axis,
+    merged_axes,
+    merged_rows,
+    refinement,
+    repeated_blocks,
+    split_from,
+    swapped,
+)
 from .table import Applied, fold, hoisted, law, make, scaled
 
 Known: TypeAlias = dict[int, Term | None]
@@ -44,7 +55,7 @@ def reshape(terms: Terms, x: Term, shape: Shape) -> Term:
     if x.op == "Not":
         return make(terms, "Not", [reshape(terms, x.args[0], shape)], {})
     if x.op == "Expand":
-        repeated = _of_one_number(terms, x, shape) or _merge_expand(terms, x, shape)
+        repeated = _of_constant(terms, x, shape) or _merge_expand(terms, x, shape)
         if repeated is not None:
             return repeated
     if x.op == "Repeat" and x.shape is not None:
@@ -68,12 +79,13 @@ def reshape(terms: Terms, x: Term, shape: Shape) -> Term:
     return terms.raw("Reshape", [x], freeze(attrs), shape=shape, dtype=x.dtype)
 
 
-def _of_one_number(terms: Terms, x: Term, shape: Shape) -> Term | None:
-    """What repeats one number does so in any shape."""
-    number = x.args[0]
-    if number.scalar is None or number.op != "Constant":
+def _of_constant(terms: Terms, x: Term, shape: Shape) -> Term | None:
+    """What repeats a constant does so in another shape."""
+    core = x.args[0]
+    if not core.constant or core.shape is None or x.shape is None or len(x.args) > 1:
         return None
-    return expand(terms, reshape(terms, number, (1,) * len(shape)), shape)
+    dims = repeated_blocks(core.shape, x.shape, shape)
+    return dims and expand(terms, reshape(terms, expand(terms, core, dims[0]), dims[1]), shape)
 
 
 def _of_blocks(terms: Terms, x: Term, shape: Shape) -> Term | None:
@@ -323,15 +335,14 @@ def slice_axis(terms: Terms, x: Term, axis: int, start: Dim, stop: Dim, step: in
             inner_stop = x.attr("stop")
             if isinstance(inner_stop, Sym) or not isinstance(last, int) or base + last <= inner_stop:
                 return slice_axis(terms, x.args[0], axis, first + base, last + base)
-    if (
-        x.op == "Integers"
-        and x.data is not None
-        and x.data.ndim == 1
-        and isinstance(first, int)
-        and isinstance(last, int)
-    ):
+    known = isinstance(first, int) and isinstance(last, int)
+    if known and x.op == "Integers" and x.data is not None and x.data.ndim == 1:
         return terms.integers(x.data[first:last:step], x.dtype)
     shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
+    if x.op == "Expand" and len(x.args) == 1 and (dims := x.args[0].shape) is not None:
+        own = axis - len(x.shape) + len(dims)
+        repeats = own < 0 or dims[own] == 1
+        return expand(terms, x.args[0] if repeats else slice_axis(terms, x.args[0], own, start, stop, step), shape)
     attrs = {"axis": axis, "start": start, "step": step, "stop": stop}
     if x.constant and not any(isinstance(b, Sym) for b in (start, stop)):
         folded = fold(terms, "Slice", [x], attrs, shape, x.dtype)

@@ -50,7 +50,7 @@ def evaluate(node: ast.expr, known: dict[str, Any], apply: Apply) -> Any:
     """A side of an equation: numbers and tuples as they are, everything else as `apply` makes it."""
     match node:
         case ast.Name(id=name):
-            return NUMBERS[name] if name in NUMBERS else known[name]
+            return None if name == "absent" else NUMBERS[name] if name in NUMBERS else known[name]
         case ast.Call(func=ast.Name(id=op), args=args, keywords=keywords):
             operands = [evaluate(arg, known, apply) for arg in args]
             return apply(op, *operands, **{k.arg: ast.literal_eval(k.value) for k in keywords if k.arg})
@@ -74,7 +74,7 @@ def array(value: Any) -> Array:
 
 def compute(op: str, *operands: Any, **attrs: Any) -> Array:
     """One op as the reference of onnx computes it."""
-    inputs = [array(x) for x in operands] if op != "arange" else []
+    inputs = [array(x) for x in operands if x is not None] if op != "arange" else []
     match op:
         case "arange":
             return np.arange(*operands)
@@ -106,15 +106,20 @@ def compute(op: str, *operands: Any, **attrs: Any) -> Array:
             op, attrs = "Cast", {"to": TensorProto.BOOL if op == "Bool" else TensorProto.FLOAT}
         case _ if op.startswith("Reduce"):
             inputs += [np.array(attrs.pop("axes"), np.int64)]
+        case "CumSum":
+            inputs[1] = inputs[1].astype(np.int64)
         case "Add" | "Greater" if inputs[0].dtype == np.int64:
             inputs[1] = inputs[1].astype(np.int64)
     names = [f"i{i}" for i in range(len(inputs))]
+    read = list(names)
+    for i in (i for i, x in enumerate(operands) if x is None):
+        read.insert(i, "")
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
         for name, x in zip(names, inputs, strict=True)
     ]
     result = helper.make_tensor_value_info("y", TensorProto.UNDEFINED, None)
-    graph = helper.make_graph([helper.make_node(op, names, ["y"], **attrs)], "g", infos, [result])
+    graph = helper.make_graph([helper.make_node(op, read, ["y"], **attrs)], "g", infos, [result])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)])
     return np.asarray(ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))[0])
 
@@ -140,6 +145,8 @@ def test_both_sides_are_equal(law: Law, op: str) -> None:
 
 
 def as_term(t: Space, value: Any) -> Term:
+    if value is None:
+        return t.terms.absent
     if isinstance(value, Term):
         return value
     if isinstance(value, tuple):
@@ -169,7 +176,7 @@ def terms_of(law: Law, op: str) -> tuple[Term, Term]:
                 return t.op("Squeeze", x[0], axes=(-1,))
             case "Cast" | "Bool":
                 return t.op("Cast", x[0], to=BOOL if op == "Bool" else FLOAT)
-            case "Add" if x[0].dtype == INT64:
+            case "CumSum" | "Add" if op == "CumSum" or x[0].dtype == INT64:
                 x[1] = t.terms.constant(np.array(int(x[1].scalar or 0)), INT64)
         return t.op(op, *x, **attrs)
 

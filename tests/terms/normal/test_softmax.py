@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+from onnx import parser
+
+import onnxfuse
 from onnxfuse.terms.term import Term
 from tests.terms.normal.space import Space, b, h, s
 
@@ -61,3 +65,36 @@ def test_what_is_added_to_scores_in_another_shape_is_viewed_instead(t: Space) ->
     wide = t.op("Expand", some, t.ints(2, 4, 1, 5))
     assert merged(apart, some) is t.op("Add", scores, t.reshape(wide, 8, 1, 5))
     assert merged(t.input("x", 2, 4, 5, 5), mask).op == "Reshape", "no scores"
+
+
+ONE_BATCH = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[1,4,5,8] q, float[4,7,8] k, float[4,7,8] v, float[1,1,5,7] mask) => (float[4,5,8] y)
+    <int64[3] heads = {4, 5, 7}, float scale = {0.25}> {
+        kt = Transpose <perm = [0, 2, 1]> (k)  scores = MatMul (q, kt)  scaled = Mul (scores, scale)
+        masked = Add (scaled, mask)  back = Reshape (masked, heads)  p = Softmax (back)  y = MatMul (p, v) }"""
+"""TrOCR at a batch of one, from which the exporter has taken the view of its queries."""
+
+WINDOWS = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[8,12,8] x, float[6,1,16,16] mask) => (float[6,2,16,4] y)
+    <int64[5] cut = {2, 4, 3, 4, 8}, int64[4] split = {6, 16, 2, 4}, int64[5] batch = {1, 6, 2, 16, 16},
+     int64[4] windows = {6, 2, 16, 16}, float scale = {0.5}> {
+        c = Reshape (x, cut)  t = Transpose <perm = [0, 2, 1, 3, 4]> (c)  h = Reshape (t, split)
+        q = Transpose <perm = [0, 2, 1, 3]> (h)  kt = Transpose <perm = [0, 2, 3, 1]> (h)
+        scores = MatMul (q, kt)  scaled = Mul (scores, scale)
+        seen = Reshape (scaled, batch)  masked = Add (seen, mask)  back = Reshape (masked, windows)
+        p = Softmax (back)  y = MatMul (p, q) }"""
+"""Swin at a batch of one: windows that are shifted have a mask each."""
+
+
+VALUES = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[4,5,8] q, float[4,7,8] k, float[1,4,7,8] v) => (float[1,4,5,8] y) <float scale = {0.25}> {
+        kt = Transpose <perm = [0, 2, 1]> (k)  scores = MatMul (q, kt)  scaled = Mul (scores, scale)
+        p = Softmax (scaled)  y = MatMul (p, v) }"""
+"""Mask2Former at a batch of one, from which the exporter has taken the view of its values."""
+
+
+@pytest.mark.parametrize("text", [ONE_BATCH, VALUES, WINDOWS])
+def test_scores_seen_as_those_of_a_batch_of_one_are_attention(text: str) -> None:
+    made = onnxfuse.optimize(parser.parse_model(text), target="onnx")
+    assert made.report.validation.verdict == "equal"
+    assert made.report.census["Attention"] == 1
