@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from onnxfuse.model.dims import Dim, Shape, exact, product
+from onnxfuse.terms.term import Term
 
 Block: TypeAlias = tuple[int, int, int, int]
 """Axes a from:to of one shape and b from:to of another that hold the same elements: (a from, a to, b from, b to)."""
@@ -115,3 +116,13 @@ def in_order(shape: Shape, perm: Sequence[int]) -> bool:
     """Does a permutation move dims of 1 alone, so that all elements stay where they are?"""
     kept = [i for i in perm if shape[i] != 1]
     return kept == sorted(kept)
+
+
+def merged_blocks(term: Term) -> list[Block] | None:
+    """The blocks of a Reshape that only merges: each new dimension comes from one or more old ones."""
+    if term.op != "Reshape" or term.args[0].shape is None or term.shape is None or len(term.args) > 1:
+        return None
+    blocks = blocks_of(term.args[0].shape, term.shape)
+    if blocks is None or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in blocks):
+        return None
+    return blocks

@@ -5,12 +5,12 @@ from __future__ import annotations
 from onnxfuse.model.op_traits import SOFTMAX
 from onnxfuse.terms.term import Term
 
-from .axes import swapped
+from .axes import merged_blocks, swapped
 from .merges import common_merge, unmerge
 from .ranges import moderate
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
-from .views import merged_blocks, reshape, transpose
+from .views import reshape, transpose
 
 
 @law("MatMul", "MatMul(c * x, y) = c * MatMul(x, y)")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.term import Term
 
+from .axes import merged_blocks
 from .merges import is_scores, leading_merge, unmerge
 from .table import Applied, fold, hoisted, law, make, scaled
-from .views import merged_blocks, reshape
+from .views import reshape
 
 REDUCTIONS = " ".join(
     f"Reduce{kind}" for kind in ("Mean", "Sum", "Max", "Min", "Prod", "SumSquare", "L2", "L1", "LogSum", "LogSumExp")

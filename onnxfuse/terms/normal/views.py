@@ -26,11 +26,11 @@ from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
 from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
 from .axes import (
-    Block,
     blocks_of,
     in_order,
     kept_axis,
     merged_axes,
+    merged_blocks,
     merged_rows,
     refinement,
     repeated_blocks,
@@ -354,19 +354,6 @@ def slice_axis(terms: Terms, x: Term, axis: int, start: Dim, stop: Dim, step: in
 def is_reshape(term: Term) -> bool:
     """Is it the Reshape, to a shape that it knows, of a term that is no view itself?"""
     return term.op == "Reshape" and len(term.args) == 1 and term.args[0].op not in VIEWS
-
-
-# ------------------------------------------------------------------------------------------------ merges of axes
-
-
-def merged_blocks(term: Term) -> list[Block] | None:
-    """The blocks of a Reshape that only merges: each new dimension comes from one or more old ones."""
-    if term.op != "Reshape" or term.args[0].shape is None or term.shape is None or len(term.args) > 1:
-        return None
-    blocks = blocks_of(term.args[0].shape, term.shape)
-    if blocks is None or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in blocks):
-        return None
-    return blocks
 
 
 # ------------------------------------------------------------------------------------------------ ops
