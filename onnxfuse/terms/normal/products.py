@@ -72,7 +72,8 @@ def _of_one_batch(a: Applied) -> Term | None:
     lead = len(a.shape) - rank
     if rank < 3 or not lead or a.shape[:lead] != (1,) * lead:
         return None
-    heads = [reshape(a.terms, part, (part.shape or ())[-rank:]) for part in (x, y)]
+    # Made by the laws of views: weights may have the further axis of a mask alone.
+    heads = [make(a.terms, "Reshape", [part], {}, (part.shape or ())[-rank:], part.dtype) for part in (x, y)]
     return reshape(a.terms, make(a.terms, "MatMul", heads, {}), a.shape)
 
 

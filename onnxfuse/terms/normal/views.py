@@ -85,7 +85,9 @@ def _of_constant(terms: Terms, x: Term, shape: Shape) -> Term | None:
     if not core.constant or core.shape is None or x.shape is None or len(x.args) > 1:
         return None
     dims = repeated_blocks(core.shape, x.shape, shape)
-    return dims and expand(terms, reshape(terms, expand(terms, core, dims[0]), dims[1]), shape)
+    if dims is None or same_shape(dims[0], x.shape):
+        return None
+    return expand(terms, reshape(terms, expand(terms, core, dims[0]), dims[1]), shape)
 
 
 def _of_blocks(terms: Terms, x: Term, shape: Shape) -> Term | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from onnx import parser
 
 import onnxfuse
 from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.normal.views import expand, reshape
 from tests.terms.normal.space import BOOL, FLOAT, INT64, Space, b
 
 
@@ -35,6 +37,17 @@ def test_what_repeats_constants_does_so_in_another_shape() -> None:
     flat = t.reshape(table, b, 1, 6)
     assert (flat.op, flat.shape, value_of(flat.args[0]).tolist()) == ("Expand", (b, 1, 6), [[[1, 1, 2, 2, 3, 3]]])
     assert t.reshape(table, 6 * b).op == "Reshape"  # the batch goes before, and so it is the table that repeats
+
+
+@pytest.mark.parametrize(
+    ("own", "whole", "seen"), [((1,), (1, 2), (2,)), ((2, 3), (1, 2, 3), (6,)), ((1,), (1, 1), (1,))]
+)
+def test_of_what_is_in_one_block_no_axis_goes_before(
+    own: tuple[int, ...], whole: tuple[int, ...], seen: tuple[int, ...]
+) -> None:
+    terms = Space().terms
+    constant = terms.constant(np.arange(np.prod(own)).reshape(own), FLOAT)
+    assert reshape(terms, expand(terms, constant, whole), seen).shape == seen
 
 
 def test_sums_along_an_axis_that_repeats_are_counted() -> None:
