@@ -39,6 +39,7 @@ class Evaluator(ReferenceEvaluator):
     ) -> None:
         outside = _outside(proto) if isinstance(proto, ModelProto) else {}
         super().__init__(_without(proto, outside) if outside else proto, **(options | {"new_ops": list(OPS)}))
+        self._forget_self()
         self._put_off_casts(self.rt_inits_.keys() | outside.keys())
         given, unread = set(self.input_names), outside.keys() | set[str]()
         reads = [set(read_by(node)) for node in self.nodes_]
@@ -59,6 +60,13 @@ class Evaluator(ReferenceEvaluator):
             steps.append(_Widen(sorted(rest), sorted(rest), widen))
         self.rt_nodes_ = steps
 
+    def _forget_self(self) -> None:
+        """Nodes log by a function that holds the evaluator, which holds them: nobody frees its weights but the cycle
+        collector, which a proof runs without."""
+        for node in self.rt_nodes_:
+            if hasattr(node, "run_params"):
+                node.run_params["log"] = _log_nothing
+
     def _put_off_casts(self, constants: Set[str]) -> None:
         """Let each Cast of one of these run right before what reads it first."""
         nodes = enumerate(self.nodes_)
@@ -72,6 +80,10 @@ class Evaluator(ReferenceEvaluator):
         order += sorted(casts.values())
         self.nodes_ = [self.nodes_[index] for index in order]
         self.rt_nodes_ = [self.rt_nodes_[index] for index in order]
+
+
+def _log_nothing(*_: object) -> None:
+    """What takes the place of the evaluator's log, which is for whom sets `verbose`."""
 
 
 def _outside(model: ModelProto) -> dict[str, TensorProto]:
