@@ -85,9 +85,7 @@ def feed(
             feeds[f"{number}/{name}"] = site.resized_all(real[name])
         for name, shape in site.shapes(real).items():
             rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-            value = real[name] if site.entangled else _noise(real[name], rng, style, shape)
-            # What is fed as it is loses what is beyond.
-            feeds[f"{number}/{name}"] = value[tuple(map(slice, shape))] if value.shape != shape else value
+            feeds[f"{number}/{name}"] = real[name] if site.entangled else _noise(real[name], rng, style, shape)
     return feeds
 
 
@@ -114,10 +112,12 @@ def _is_mask(low: float, high: float) -> bool:
 
 
 def _noise(value: np.ndarray, rng: np.random.Generator, style: str, shape: tuple[int, ...]) -> np.ndarray:
-    """What is fed in place of a value: noise of that shape, or the value itself where it has a meaning."""
+    """What is fed in place of a value: noise of that shape, or as much of the value itself where it has a meaning."""
+    instead = stand_in(value)
+    if not instead and value.shape != shape:
+        value = value[tuple(map(slice, shape))]
     if value.dtype == np.bool_:
         return _dead_rows(value, True, False) if style == "rows" else value
-    instead = stand_in(value)
     if instead:
         largest = _LARGE_HALF if value.dtype == np.float16 else math.inf
         noise = _unusual(rng.standard_normal(shape), style, largest)

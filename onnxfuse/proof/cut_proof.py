@@ -28,7 +28,7 @@ from .cut_tolerance import Equation
 from .cuts import Cut
 from .input_values import Case
 from .kinds import Kinds
-from .lengths import shorter
+from .lengths import Lengths
 from .observed import observe, telling
 from .pictures import smaller
 from .precision import dtype_of, precisions
@@ -134,11 +134,12 @@ def compare_found(
     known = set.intersection(*arrays) if arrays else set()
     found = [s for s in found if {*s.stops, *s.observed} <= known]
     result = Compared()
+    lengths = Lengths(original, fused, real)
     groups = Kinds(original, fused, real, models.base_dir).grouped(found)
 
     def compared(sites: Sequence[Cut], result: Compared = result) -> dict[Cut, str]:
         done = partial(_compared, models, real=real, seed=seed, tolerances=(rtol, atol))
-        small = (smaller(original, site, real) or shorter(original, fused, site, real) for site in sites)
+        small = (smaller(original, site, real) or lengths.shorter(site) for site in sites)
         trial = Compared()
         done(list(filter(None, small)), result=trial, tell=lambda count: tell(result.count + count, len(found)))
         result.right |= trial.right

@@ -20,6 +20,8 @@ from onnxfuse.model.op_traits import MOVEMENT, RANDOM, SHAPE_QUERIES
 from onnxfuse.model.walk import called_by, has_bodies, key_of
 
 _LARGEST_CONE = 500
+_RANK = 16
+"""Dims that a shape has at most."""
 _STEPS = 8
 """Times that a cut is moved further back."""
 _CUTTABLE = 1 << 30
@@ -313,8 +315,9 @@ def _resized(site: Cut, tensor: onnx.TensorProto) -> onnx.TensorProto | None:
 
 
 def is_size(tensor: onnx.TensorProto) -> bool:
-    """May the elements of a constant be sizes?"""
-    return tensor.data_type in (TensorProto.INT64, TensorProto.INT32) and len(tensor.dims) <= 1
+    """May the elements of a constant be sizes, of which a shape has a few?"""
+    integer = tensor.data_type in (TensorProto.INT64, TensorProto.INT32)
+    return integer and len(tensor.dims) <= 1 and sum(tensor.dims) <= _RANK
 
 
 def _input(name: str, values: Sequence[np.ndarray]) -> onnx.ValueInfoProto:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -24,6 +24,8 @@ from onnx import numpy_helper
 from onnxfuse.model.external_data import is_external
 
 from .cuts import Cut, called, is_size
+
+_Tensors: TypeAlias = Mapping[str, onnx.TensorProto]
 
 _SMALL = 1 << 15
 """Elements of stops together, that are soon computed as they are."""
@@ -58,24 +60,41 @@ class _Number:
         return self.fits or self.size <= _FEW or self.size >= _ENDLESS or self.size in kept
 
 
-def shorter(
-    original: onnx.ModelProto, fused: onnx.ModelProto, site: Cut, real: Sequence[Mapping[str, Any]]
-) -> Cut | None:
-    """The site with one size made smaller, given what its stops are in real runs; None where there is none to be."""
-    shapes = [real[0][name].shape for name in site.stops]
-    same = all(run[name].shape == shape for run in real for name, shape in zip(site.stops, shapes, strict=True))
-    if site.entangled or not same or sum(map(math.prod, shapes)) <= _SMALL:
-        return None
-    parts = (original, site.original), (fused, site.fused)
-    tensors = [tensor for model, cone in parts for tensor in _read(model, cone)]
-    if any(is_external(tensor) for tensor in tensors if is_size(tensor)):
-        return None
-    bound = {size for tensor in tensors if not is_size(tensor) for size in tensor.dims}
+class Lengths:
+    """Makes sites of two models shorter, given what values are in `real` runs."""
+
+    def __init__(self, original: onnx.ModelProto, fused: onnx.ModelProto, real: Sequence[Mapping[str, Any]]) -> None:
+        self._models, self._real = (original, fused), real
+        self._tensors = tuple({tensor.name: tensor for tensor in model.graph.initializer} for model in self._models)
+
+    def shorter(self, site: Cut) -> Cut | None:
+        """The site with one size made smaller; None where there is none to be."""
+        shapes = [self._real[0][name].shape for name in site.stops]
+        same = all([run[name].shape for name in site.stops] == shapes for run in self._real)
+        if site.entangled or not same or sum(map(math.prod, shapes)) <= _SMALL:
+            return None
+        parts = list(zip(self._models, self._tensors, (site.original, site.fused), strict=True))
+        tensors = [tensor for part in parts for tensor in _read(*part)]
+        if any(is_external(tensor) for tensor in tensors if is_size(tensor)):
+            return None
+        bound = {size for tensor in tensors if not is_size(tensor) for size in tensor.dims}
+        numbers = {*_observed(site, self._real), *(number for part in parts for number in _numbers(*part))}
+        found = [replace(site, length=length) for length in _lengths(shapes, bound, numbers)]
+        return min(found, key=lambda made: (self._elements(made), made.length), default=None)
+
+    def _elements(self, site: Cut) -> int:
+        return sum(map(math.prod, site.shapes(self._real[0]).values()))
+
+
+def _lengths(
+    shapes: Sequence[tuple[int, ...]], bound: set[int], numbers: Iterable[_Number]
+) -> Iterator[tuple[int, int]]:
+    """The sizes that may become smaller, of what has these shapes beside constants that are `bound` to sizes, and what
+    stands for each."""
+    numbers = list(numbers)
     sizes = {size for shape in shapes for size in shape}
-    numbers = {*_observed(site, real), *(number for model, cone in parts for number in _numbers(model, cone))}
     rows = {size for shape in shapes for size in shape[:-1]}
     mentioned = rows | {number.size for number in numbers if number.resizable}
-    found = []
     for size in {size for size in mentioned if size >= _LONG and any(n and n % size == 0 for n in rows)}:
         small = next((n for n in _STANDS_IN[size % 2] if n not in sizes | bound), None)
         # What is a multiple of it, or what it is a multiple of, becomes smaller with it, or it stays as it is.
@@ -83,17 +102,11 @@ def shorter(
         tied = tied or any((n >= _LONG and size % n == 0) or n * n == size for n in mentioned | bound if n < size)
         kept = {n for n in sizes | bound if n % size}
         if small is not None and not tied and all(number.stays(size, kept) for number in numbers):
-            found.append(replace(site, length=(size, small)))
-    return min(found, key=lambda made: (_elements(made, real), made.length), default=None)
+            yield size, small
 
 
-def _elements(site: Cut, real: Sequence[Mapping[str, Any]]) -> int:
-    return sum(map(math.prod, site.shapes(real[0]).values()))
-
-
-def _read(model: onnx.ModelProto, cone: Iterable[int]) -> Iterator[onnx.TensorProto]:
+def _read(model: onnx.ModelProto, tensors: _Tensors, cone: Iterable[int]) -> Iterator[onnx.TensorProto]:
     """The constants that nodes read or have."""
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for index in cone:
         node = model.graph.node[index]
         yield from (tensors[name] for name in node.input if name in tensors)
@@ -106,18 +119,17 @@ def _observed(site: Cut, real: Sequence[Mapping[str, Any]]) -> Iterator[_Number]
         yield _Number(size, resizable=True, fits=True)
 
 
-def _numbers(model: onnx.ModelProto, cone: Iterable[int]) -> Iterator[_Number]:
+def _numbers(model: onnx.ModelProto, tensors: _Tensors, cone: Iterable[int]) -> Iterator[_Number]:
     """What nodes and the functions that they call have."""
     own = list(cone)
-    yield from _numbers_of([model.graph.node[index] for index in own], model.graph.initializer, resizable=True)
+    yield from _numbers_of([model.graph.node[index] for index in own], tensors, resizable=True)
     for function in called(model, own):
-        yield from _numbers_of(function.node, (), resizable=False)
+        yield from _numbers_of(function.node, {}, resizable=False)
 
 
-def _numbers_of(
-    nodes: Sequence[onnx.NodeProto], tensors: Iterable[onnx.TensorProto], resizable: bool
-) -> Iterator[_Number]:
-    constants = {tensor.name: tensor for tensor in tensors if is_size(tensor)}
+def _numbers_of(nodes: Sequence[onnx.NodeProto], tensors: _Tensors, resizable: bool) -> Iterator[_Number]:
+    constants = {name: tensors[name] for node in nodes for name in node.input if name in tensors}
+    constants = {name: tensor for name, tensor in constants.items() if is_size(tensor)}
     plain: dict[str, list[int]] = {}
     for node in nodes:
         for attribute in node.attribute:

@@ -13,6 +13,7 @@ more for cuts to compare, and where a coincidence made the pair, its cut differs
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ _AGAIN = 2
 """Cuts are long where nodes of the original are part of more of them on average."""
 _RESHAPE = 5
 """The first opset whose Reshape takes a shape as its input."""
-_SAMPLE = 1024
+_SAMPLE = 256
 """Elements by which a value is told from others."""
 
 
@@ -51,19 +52,10 @@ class _Seen:
     """What is kept of a value in one run."""
 
     shape: tuple[int, ...]
-    count: int
     numbers: np.ndarray
     """Some of its elements, in row-major order."""
     rounding: float
     """How far computing them in another order may be off, relative to their length."""
-
-    def distance(self, other: _Seen) -> float:
-        """How far apart the numbers are, relative to their length; infinite if it is more than rounding explains."""
-        if self.count != other.count:
-            return np.inf
-        length = max(np.linalg.norm(self.numbers), np.linalg.norm(other.numbers))
-        apart = float(np.linalg.norm(self.numbers - other.numbers) / length)
-        return apart if apart <= max(self.rounding, other.rounding) else np.inf
 
 
 _Runs: TypeAlias = tuple[_Seen, ...]
@@ -135,7 +127,7 @@ def _one(value: Any) -> _Seen | None:
     numbers = value.reshape(-1)[:: max(1, value.size // _SAMPLE)].astype(np.float64)
     if not np.isfinite(numbers).all() or not numbers.any():
         return None
-    return _Seen(value.shape, value.size, numbers, numerics.epsilon(value.dtype) ** 0.5)
+    return _Seen(value.shape, numbers, numerics.epsilon(value.dtype) ** 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +142,35 @@ class _View:
 def _pairs(old: Mapping[str, _Runs], new: Mapping[str, _Runs]) -> Iterator[tuple[str, _View]]:
     """The values of the original that one of the fused model's is a Reshape of: the nearest, and of equal ones the
     first that either model computes."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, runs in old.items():
+        alike.setdefault(_counts(runs), []).append(name)
+    known = {counts: np.array([_numbers(old[name]) for name in names]) for counts, names in alike.items()}
     taken: set[str] = set()
     for name, runs in new.items():
-        apart = {
-            other: max(a.distance(b) for a, b in zip(seen, runs, strict=True))
-            for other, seen in old.items()
-            if other not in taken
-        }
-        nearest = min(apart, key=apart.__getitem__, default="")
-        if not nearest or apart[nearest] == np.inf:
+        others, own = alike.get(_counts(runs)), _numbers(runs)
+        if others is None:
+            continue
+        numbers = known[_counts(runs)]
+        apart = np.linalg.norm(numbers - own, axis=1)
+        apart /= np.maximum(np.linalg.norm(numbers, axis=1), np.linalg.norm(own))
+        apart[[other in taken for other in others]] = np.inf
+        nearest = others[int(apart.argmin())]
+        if apart.min() > max(seen.rounding for seen in (*old[nearest], *runs)):
             continue
         there, back = _shape(old[nearest], runs), _shape(runs, old[nearest])
         if there is not None and back is not None:
             taken.add(nearest)
             yield nearest, _View(name, there, back)
+
+
+def _counts(runs: _Runs) -> tuple[int, ...]:
+    """How many elements there are, run by run."""
+    return tuple(math.prod(seen.shape) for seen in runs)
+
+
+def _numbers(runs: _Runs) -> np.ndarray:
+    return np.concatenate([seen.numbers for seen in runs])
 
 
 def _shape(given: _Runs, wanted: _Runs) -> list[int] | None:

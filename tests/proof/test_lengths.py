@@ -14,7 +14,7 @@ from onnxfuse.proof import cut_proof
 from onnxfuse.proof.cut_feeds import feed
 from onnxfuse.proof.cut_proof import Compared, compare_sites
 from onnxfuse.proof.cuts import Cut
-from onnxfuse.proof.lengths import shorter
+from onnxfuse.proof.lengths import Lengths
 from onnxfuse.proof.oracle import Oracle
 
 HEADS = "<int64[4] split = {1, 300, 2, 32}, int64[3] joined = {1, 300, 64}, float scale = {0.25}>"
@@ -79,7 +79,7 @@ def length(nodes: str, shape: tuple[int, ...] = (2, 150, 256), **tensors: Any) -
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
     cone = tuple(range(len(model.graph.node)))
     value = np.random.default_rng(0).standard_normal(shape, np.float32)
-    found = shorter(model, model, Cut("y", ("x",), (), cone, cone), [{"x": value}])
+    found = Lengths(model, model, [{"x": value}]).shorter(Cut("y", ("x",), (), cone, cone))
     return found.length if found else None
 
 
@@ -144,3 +144,5 @@ def test_masks_are_cut_off_and_sizes_among_observed_ones_are_replaced() -> None:
     assert fed["0/shape"].tolist() == [2, 12, 2, 4]
     assert [site.resized(size) for size in (0, 75, 150, 450, 22500)] == [0, 75, 12, 36, 144]
     np.testing.assert_array_equal(fed["0/mask"], mask[:, :12, :12])
+    rows = feed([site], values, seed=0, style="rows")["0/mask"]
+    assert np.isneginf(rows).all(-1).any(), "a row that is hidden throughout is among those that are left"

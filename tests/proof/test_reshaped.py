@@ -106,9 +106,27 @@ def test_a_shape_that_reshape_cannot_name_is_no_pair() -> None:
     """Two sizes that change from run to run, neither of which is at its place."""
 
     def seen(*shapes: tuple[int, ...]) -> tuple[reshaped._Seen, ...]:
-        return tuple(reshaped._Seen(shape, 24, np.ones(24), 1e-4) for shape in shapes)
+        return tuple(reshaped._Seen(shape, np.ones(24), 1e-4) for shape in shapes)
 
     assert reshaped._shape(seen((6, 4), (12, 2)), seen((2, 3, 4), (3, 4, 2))) is None
     assert reshaped._shape(seen((2, 12), (3, 8)), seen((2, 3, 4), (3, 4, 2))) is None
     assert reshaped._shape(seen((2, 12), (3, 8)), seen((2, 4, 3), (3, 4, 2))) == [0, 4, -1]
     assert reshaped._shape(seen((6, 4), (8, 4)), seen((3, 2, 4), (4, 2, 4))) == [-1, 2, 4]
+
+
+def test_the_nearest_is_the_pair_and_none_where_all_are_far() -> None:
+    drawn = np.random.default_rng(0).standard_normal((3, 24))
+
+    def seen(numbers: np.ndarray, *shape: int) -> tuple[reshaped._Seen, ...]:
+        return (reshaped._Seen(shape, numbers, 1e-4),)
+
+    old = {"a": seen(drawn[0], 2, 12), "b": seen(drawn[0] + 1e-6, 2, 12), "c": seen(2 * drawn[1], 2, 12)}
+    new = {
+        "far": seen(drawn[2], 24),
+        "twice": seen(drawn[1], 24),
+        "other size": seen(drawn[0], 12),
+        "near b": seen(drawn[0] + 9e-7, 24),
+        "near a": seen(drawn[0], 24),
+        "again": seen(drawn[0], 4, 6),
+    }
+    assert [(name, view.name) for name, view in reshaped._pairs(old, new)] == [("b", "near b"), ("a", "near a")]

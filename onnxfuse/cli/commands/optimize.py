@@ -253,11 +253,15 @@ def _without_own(places: Mapping[Path, Path]) -> dict[Path, Path]:
 def _experiment(
     options: dict[str, Any], inputs: Path | None, judge: Judge | Literal["off"], timeout: float | None
 ) -> Experiment:
-    """What is run and compared, at shapes that are the model's; its options are taken out of the others."""
+    """What is run and compared, at shapes that are the model's; its options are taken out of the others.
+
+    Raises UsageError where they contradict each other."""
     from onnxfuse.model import files
     from onnxfuse.proof.claim import Experiment
 
     tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch", "rename_dims")}
+    if tolerances["rename_dims"] and judge == "off":
+        raise UsageError("--rename-dims and --no-validate exclude each other: only the proof finds such dimensions")
     given = files.read_inputs(inputs) if inputs else None
     return Experiment(None, given, validate=judge, timeout=seconds(timeout, emulate=judge == "kernels"), **tolerances)
 

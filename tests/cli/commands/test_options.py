@@ -25,6 +25,7 @@ from tests.cli.test_main import Capture
         (["optimize", "m.onnx", "--shape", "x:1,-2"], "'x:1,-2': write NAME:DIMS"),
         (["optimize", "m.onnx", "--rtol", "-1"], "-1.0 is not in the range x>=0"),
         (["optimize", "m.onnx", "--validate", "reference", "--no-validate"], "exclude each other: give one"),
+        (["optimize", "m.onnx", "--rename-dims", "--no-validate"], "exclude each other: only the proof finds"),
         (["optimize", "m.onnx", "--report", "no/r.json"], "no/r.json: there is no folder no: make it first"),
         (["optimize", "*.nothing"], "no file matches *.nothing"),
         (["optimize", "m.onnx", "--select", "Zzz"], "Zzz: no such rule: see onnxfuse rules list"),
