@@ -93,11 +93,18 @@ def stand_in(value: np.ndarray) -> str:
     """What is fed in place of a value: noise, "signed" or "unsigned"; "" for what has a meaning and is fed as it is."""
     if not numerics.is_float(value.dtype) or value.dtype.kind == "c" or not value.size:
         return ""
+    if not any(value.strides):
+        value = value[(slice(1),) * value.ndim]  # one number throughout
     low, high = _range(value)
-    if _is_mask(low, high) or ({low, high} <= {0.0, 1.0} and ((value == 0) | (value == 1)).all()):
+    if {low, high} <= {0.0, 1.0} and ((value == 0) | (value == 1)).all():
         return ""
+    return sign_of(low, high)
+
+
+def sign_of(low: float, high: float) -> str:
+    """What noise stands in for elements in this range: "signed" or "unsigned", and "" for none."""
     # What never is negative may be a variance, or a probability.
-    return "unsigned" if low >= 0 else "signed"
+    return "" if _is_mask(low, high) else "unsigned" if low >= 0 else "signed"
 
 
 def _range(value: np.ndarray) -> tuple[float, float]:

@@ -29,7 +29,8 @@ from .cuts import Cut
 from .input_values import Case
 from .kinds import Kinds
 from .lengths import Lengths
-from .observed import observe, telling
+from .observed import telling
+from .outlines import is_stood_for, remember
 from .pictures import smaller
 from .precision import dtype_of, precisions
 from .quantizers import QUANTIZERS
@@ -94,7 +95,9 @@ def compare_sites(
     def compared(original: onnx.ModelProto, found: Sequence[Cut]) -> Compared:
         models = Models(original, fused, base_dir, kernels, optimize)
         try:
-            real = list(observe(original, behind(found), telling(cases), base_dir)) if found else []
+            entangled = {name for site in found if site.entangled for name in site.stops}
+            exact = entangled.union(*(site.observed for site in found))
+            real = remember(original, behind(found), telling(cases), base_dir, exact) if found else []
         except SessionError:
             return Compared()
         # NumPy's products of these sizes take ten times as long where threads share and wait for them.
@@ -128,7 +131,7 @@ def compare_found(
     atol: float | None = None,
     tell: Tell = lambda done, total: None,
 ) -> Compared:
-    """`compare_sites` of some sites alone, with the values that `observe` has given for them."""
+    """`compare_sites` of some sites alone, with the values that `remember` has given for them."""
     original, fused = models.original, models.fused
     arrays = [{name for name, value in values.items() if isinstance(value, np.ndarray)} for values in real]
     known = set.intersection(*arrays) if arrays else set()
@@ -151,9 +154,11 @@ def compare_found(
     wrong = compared([group[0] for group in groups])
     # Where the first of a kind is not right, or does not run, the others have to speak for themselves.
     wrong |= compared([site for group in groups if group[0].output not in result.right for site in group[1:]])
-    if wrong and (again := cuts.bound(original, fused, wrong, known)):
+    made = cuts.bound(original, fused, wrong, known).values() if wrong else ()
+    faint = {name for name in known if any(is_stood_for(values[name]) for values in real)}
+    if again := [site for site in made if not (site.entangled and faint.intersection(site.stops))]:
         bound = Compared()
-        compared(list(again.values()), bound)
+        compared(again, bound)
         wrong = {site: reason for site, reason in wrong.items() if site.output not in bound.right}
         result.right |= bound.right
         result.error = result.error if wrong else bound.error

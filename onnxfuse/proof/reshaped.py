@@ -7,8 +7,9 @@ model's values on its way, which changes nothing that it computes:
 
     v = f(..)   g(v)    becomes    v = f(..)   v' = Reshape(v)   w = Reshape(v')   g(w)
 
-Which values these may be, a run of both models shows.  That they are the same computation it does not: v' is one value
-more for cuts to compare, and where a coincidence made the pair, its cut differs.
+Which values these may be, a run of both models shows; of equal ones, such as a residual stream has whose branches end
+in zeros before training, where they stand among the names that both have.  That they are the same computation neither
+shows: v' is one value more for cuts to compare, and where a coincidence made the pair, its cut differs.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ import onnx
 from onnx import helper, numpy_helper
 
 from onnxfuse.model.graph import Names, opset_of
+from onnxfuse.model.op_traits import MOVEMENT
 from onnxfuse.runtime.quiet import SessionError
 
 from . import numerics
 from .cuts import Cut
 from .input_values import Case
-from .observed import observe, telling
+from .observed import telling
+from .outlines import SAMPLE, Outline, outlines
 
 _AGAIN = 2
-"""Cuts are long where nodes of the original are part of more of them on average."""
+"""Cuts are long where a node of the original is part of more of them."""
 _RESHAPE = 5
 """The first opset whose Reshape takes a shape as its input."""
-_SAMPLE = 256
-"""Elements by which a value is told from others."""
+_EQUAL = 1e-7
+"""The distance, relative to the length, up to which two values cannot be told apart by their numbers."""
 
 
 class Views(NamedTuple):
@@ -72,17 +75,18 @@ def with_fused_values(
     """A copy of the original that has values of the fused model, and runs at the sizes of the `telling` cases; None
     where the cuts that were `found` are short as they are, where one of the models does not run, or no values are
     alike."""
-    long = sum(len(cut.original) for cut in found) > _AGAIN * len({index for cut in found for index in cut.original})
-    if not long or opset_of(original) < _RESHAPE:
+    times = Counter(index for cut in found for index in cut.original)
+    if max(times.values(), default=0) <= _AGAIN or opset_of(original) < _RESHAPE:
         return None
     both = _names(original), _names(fused)
-    old = _again(original, (cut.original for cut in found), but=both[1])
-    new = _again(fused, (cut.fused for cut in found), but=both[0])
+    common = both[0] & both[1]
+    old = _again(original, (cut.original for cut in found), common)
+    new = _again(fused, (cut.fused for cut in found), common)
     try:
         seen = [_seen(model, names, cases, base_dir) for model, names in ((original, old), (fused, new))]
     except SessionError:
         return None
-    pairs = dict(_pairs(*seen))
+    pairs = dict(_pairs(seen[0], seen[1], _places(original, common), _places(fused, common)))
     if not pairs:
         return None
     return Views(_written(original, pairs, Names(both[0] | both[1])), frozenset(view.name for view in pairs.values()))
@@ -93,11 +97,22 @@ def _names(model: onnx.ModelProto) -> set[str]:
     return {*given, *(name for node in model.graph.node for name in node.output)}
 
 
-def _again(model: onnx.ModelProto, cones: Iterable[tuple[int, ...]], but: set[str]) -> list[str]:
-    """What nodes of more than one cut give, in order, `but` what both models have."""
+def _again(model: onnx.ModelProto, cones: Iterable[tuple[int, ...]], common: set[str]) -> list[str]:
+    """What nodes of more than one cut give, in order, but what is `common` to both models or moved from that."""
     count = Counter(index for cone in cones for index in cone)
     nodes = (model.graph.node[index] for index, times in sorted(count.items()) if times > 1)
-    return [name for node in nodes for name in node.output if name and name not in but]
+    computed = (node for node in nodes if node.op_type not in MOVEMENT or node.input[0] not in common)
+    return [name for node in computed for name in node.output if name and name not in common]
+
+
+def _places(model: onnx.ModelProto, common: set[str]) -> dict[str, str]:
+    """For each value the last `common` one that is computed before it."""
+    found: dict[str, str] = {}
+    last = ""
+    for node in model.graph.node:
+        found.update(dict.fromkeys(node.output, last))
+        last = next((name for name in node.output if name in common), last)
+    return found
 
 
 def _seen(
@@ -105,7 +120,7 @@ def _seen(
 ) -> dict[str, _Runs]:
     """By name, in order, of those that are finite numbers, and not all zero, in each run."""
     found: dict[str, list[_Seen]] = {name: [] for name in names}
-    for values in observe(model, names, _of_own_sizes(telling(cases)), base_dir):
+    for values in outlines(model, names, _of_own_sizes(telling(cases)), base_dir):
         for name in list(found):
             one = _one(values[name])
             if one is None:
@@ -122,9 +137,12 @@ def _of_own_sizes(cases: Sequence[Case]) -> list[Case]:
 
 
 def _one(value: Any) -> _Seen | None:
-    if not isinstance(value, np.ndarray) or not numerics.is_float(value.dtype) or value.dtype.kind == "c":
+    if isinstance(value, Outline):
+        numbers = value.sample.astype(np.float64)
+    elif isinstance(value, np.ndarray) and numerics.is_float(value.dtype) and value.dtype.kind != "c":
+        numbers = value.reshape(-1)[:: max(1, value.size // SAMPLE)].astype(np.float64)
+    else:
         return None
-    numbers = value.reshape(-1)[:: max(1, value.size // _SAMPLE)].astype(np.float64)
     if not np.isfinite(numbers).all() or not numbers.any():
         return None
     return _Seen(value.shape, numbers, numerics.epsilon(value.dtype) ** 0.5)
@@ -139,9 +157,11 @@ class _View:
     back: list[int]
 
 
-def _pairs(old: Mapping[str, _Runs], new: Mapping[str, _Runs]) -> Iterator[tuple[str, _View]]:
-    """The values of the original that one of the fused model's is a Reshape of: the nearest, and of equal ones the
-    first that either model computes."""
+def _pairs(
+    old: Mapping[str, _Runs], new: Mapping[str, _Runs], before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[tuple[str, _View]]:
+    """The values of the original that one of the fused model's is a Reshape of: the nearest.  Of equal ones that which
+    comes `before` what the other comes `after`, and of these the first that either model computes."""
     alike: dict[tuple[int, ...], list[str]] = {}
     for name, runs in old.items():
         alike.setdefault(_counts(runs), []).append(name)
@@ -155,7 +175,8 @@ def _pairs(old: Mapping[str, _Runs], new: Mapping[str, _Runs]) -> Iterator[tuple
         apart = np.linalg.norm(numbers - own, axis=1)
         apart /= np.maximum(np.linalg.norm(numbers, axis=1), np.linalg.norm(own))
         apart[[other in taken for other in others]] = np.inf
-        nearest = others[int(apart.argmin())]
+        equal = [others[at] for at in np.flatnonzero(apart <= max(apart.min(), _EQUAL)).tolist()]
+        nearest = next((other for other in equal if before.get(other) == after.get(name)), others[int(apart.argmin())])
         if apart.min() > max(seen.rounding for seen in (*old[nearest], *runs)):
             continue
         there, back = _shape(old[nearest], runs), _shape(runs, old[nearest])

@@ -59,6 +59,25 @@ def test_cuts_stop_at_values_that_have_another_shape() -> None:
     assert max(len(cut.original) for cut in cuts.find(views.model, after)) <= 8
 
 
+def test_equal_values_are_told_apart_by_what_comes_before_them() -> None:
+    """A stream whose branches end in zeros, as they do before training."""
+    before, after = original(), flat()
+    for model in (before, after):
+        half = next(tensor for tensor in model.graph.initializer if tensor.name == "half")
+        half.CopyFrom(numpy_helper.from_array(np.zeros((), np.float32), "half"))
+    views = with_fused_values(before, after, cuts.find(before, after), Oracle(before).cases)
+    assert views is not None
+    assert max(len(cut.original) for cut in cuts.find(views.model, after)) <= 8
+    assert compare(before, after).right >= {"y", *(f"t{i}" for i in range(BLOCKS))}
+
+
+def test_what_is_moved_from_a_common_value_needs_no_name() -> None:
+    before, after = original(), flat()
+    views = with_fused_values(before, after, cuts.find(before, after), Oracle(before).cases)
+    assert views is not None
+    assert "f0" not in views.names
+
+
 def test_the_original_computes_what_it_did() -> None:
     before = original()
     cases = Oracle(before).cases
@@ -129,4 +148,13 @@ def test_the_nearest_is_the_pair_and_none_where_all_are_far() -> None:
         "near a": seen(drawn[0], 24),
         "again": seen(drawn[0], 4, 6),
     }
-    assert [(name, view.name) for name, view in reshaped._pairs(old, new)] == [("b", "near b"), ("a", "near a")]
+    pairs = reshaped._pairs(old, new, {}, {})
+    assert [(name, view.name) for name, view in pairs] == [("b", "near b"), ("a", "near a")]
+
+
+def test_of_equal_ones_that_of_the_same_place_is_the_pair() -> None:
+    numbers = np.random.default_rng(0).standard_normal(24)
+    old = {name: (reshaped._Seen((2, 12), numbers, 1e-4),) for name in ("a", "b", "c")}
+    new = {name: (reshaped._Seen((24,), numbers, 1e-4),) for name in ("second", "elsewhere")}
+    pairs = reshaped._pairs(old, new, {"a": "", "b": "mask", "c": "mask"}, {"second": "mask", "elsewhere": "other"})
+    assert [(name, view.name) for name, view in pairs] == [("b", "second"), ("a", "elsewhere")]
