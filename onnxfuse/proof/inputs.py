@@ -261,10 +261,13 @@ def _words(error: str) -> str:
 
 
 def _told(error: str) -> list[int]:
-    """Sizes that an error may be about, those that it names first; 1, which broadcasts, is none."""
+    """Sizes that an error may be about, those that it names first; 1, which broadcasts, is none.  What is taken at an
+    index that there is not wants a length of one more: of a loop over a sequence that an exporter wrote out, the last
+    step names the only length at which the model runs."""
+    lengths = [int(index) + 1 for index in re.findall(r"\bidx=(\d{1,7})\b", error)]
     said = [int(number) for number in re.findall(r"(?<![\w.:])\d{1,7}(?![\w.])", error)]
     quotients = [a // b for a, b in itertools.permutations(said, 2) if b > 1 and a % b == 0]
-    return [size for size in dict.fromkeys([*said, *quotients]) if 1 < size <= _LARGEST]
+    return [size for size in dict.fromkeys([*lengths, *said, *quotients]) if 1 < size <= _LARGEST]
 
 
 def _add_unusual(search: _Search, first: dict[str, int]) -> None:

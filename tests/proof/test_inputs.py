@@ -146,6 +146,13 @@ def test_sizes_that_errors_tell_of_are_tried(body: str, size: int) -> None:
     assert cases(table(model, w=(4, 3), v=(11,)))[0].inputs["x"].shape[2] == size
 
 
+def test_the_last_step_of_a_loop_that_was_written_out_tells_its_length() -> None:
+    """The index of it is out of bounds in what is shorter."""
+    text = "g (float[2, s, 4] x) => (y) <int64[1] last = {22}>"
+    model = table(parse(f"{text} {{ a = Gather<axis = 1>(x, last) z = Mul(x, a) y = Add(z, v) }}"), v=(23, 1))
+    assert cases(model)[0].inputs["x"].shape == (2, 23, 4)
+
+
 def test_sizes_are_looked_for_from_the_first_ones_that_fail() -> None:
     """Of 256 columns the error names 253, which is no size to try."""
     text = "g (float[b, s, 4] x) => (y) <int64[1] three = {3}, int64[1] end = {999}, int64[1] one = {1}>"
