@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from onnxfuse.errors import UsageError
 from onnxfuse.lifting.lift import lift
+from onnxfuse.model import ir_version
 from onnxfuse.model.graph import opset_of, roots
 from onnxfuse.model.onnxruntime_ops import hide, unhide
 from onnxfuse.model.op_traits import COERCED
@@ -124,7 +125,8 @@ def _put_back(model: ModelProto, converted: ModelProto) -> None:
         getattr(converted, field).extend(getattr(model, field))
     for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         setattr(converted, field, getattr(model, field))
-    converted.ir_version = max(converted.ir_version, model.ir_version)
+    version, converted.ir_version = max(converted.ir_version, model.ir_version), model.ir_version
+    ir_version.raise_to(converted, version)
 
 
 def _put_back_graph(original: GraphProto, graph: GraphProto) -> None:
