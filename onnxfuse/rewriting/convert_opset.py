@@ -19,6 +19,8 @@ from onnxfuse.model.walk import attribute_graphs, has_bodies
 from onnxfuse.targets.runtimes import Runtime
 from onnxfuse.terms.term import SMALL
 
+from .inline_functions import inlinable, inlined
+
 KEPT = ("input", "output", "value_info", "sparse_initializer", "quantization_annotation", "metadata_props")
 """Fields of a graph that a conversion leaves alone.  The converter infers shapes and names the dimensions it does not
 know, and onnxruntime believes them: it would turn the shape of what was found, (unk__0, unk__1), into (0, -1)."""
@@ -32,6 +34,7 @@ def convert(model: ModelProto, opset: int | None) -> ModelProto:
 
     if opset is None or opset_of(model) == opset:
         return model
+    model = inlined(model)
     if model.functions:  # the converter drops them
         first = model.functions[0]
         raise UsageError(
@@ -67,9 +70,9 @@ def loadable(model: ModelProto, runtime: Runtime, opset: int | None) -> ModelPro
 
 
 def raisable(model: ModelProto) -> bool:
-    """Can the opset be raised unasked?  Local functions have opsets of their own, which must agree with the model's;
-    axes in bodies of control flow are not counted from the end before (`_count_from_the_end`)."""
-    return not model.functions and (opset_of(model) >= 13 or not any(has_bodies(node) for node in model.graph.node))
+    """Can the opset be raised unasked?  Local functions have opsets of their own, which must be the model's; axes in
+    bodies of control flow are not counted from the end before (`_count_from_the_end`)."""
+    return inlinable(model) and (opset_of(model) >= 13 or not any(has_bodies(node) for node in model.graph.node))
 
 
 def _prepared(model: ModelProto) -> ModelProto:
