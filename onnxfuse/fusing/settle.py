@@ -19,6 +19,7 @@ from hashlib import blake2s
 
 from onnx import ModelProto
 
+from onnxfuse.model import ir_version
 from onnxfuse.model.graph import DOMAIN, nodes_of_scopes
 from onnxfuse.model.walk import BODIES, name_of
 from onnxfuse.rewriting.provenance import merged, note_replaced
@@ -70,7 +71,7 @@ def _own(fused: Fused, model: ModelProto, version: int) -> Fused:
         return fused
     copy = ModelProto()
     copy.CopyFrom(model)
-    copy.ir_version = version
+    ir_version.raise_to(copy, version)
     return replace(fused, model=copy)
 
 

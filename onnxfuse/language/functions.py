@@ -16,6 +16,7 @@ from functools import partial
 
 from onnx import FunctionProto, ModelProto, TensorProto, helper
 
+from onnxfuse.model import ir_version
 from onnxfuse.model.graph import DOMAIN, number_of
 from onnxfuse.model.op_traits import PRODUCTS
 from onnxfuse.model.schema import is_standard, make_attribute
@@ -90,13 +91,14 @@ class Functions:
 
     def attach(self, model: ModelProto, used: Collection[str]) -> None:
         """Add the functions that the ops `used` need, callees first, as onnx's reference evaluator wants them, with the
-        import of their domain, and the IR version that allows functions, which is 8."""
+        import of their domain, and an IR version that allows functions."""
         made = {function.name: function for function in self.made.values() if function.name not in self.present}
         wanted = list(dict.fromkeys(name for op in sorted(used) for name in _called(op, made)))
         model.functions.extend(made[name] for name in wanted)
         if used and DOMAIN not in {entry.domain for entry in model.opset_import}:
             model.opset_import.add(domain=DOMAIN, version=1)
-        model.ir_version = max(model.ir_version, 8 if used else 0)
+        if used:
+            ir_version.raise_to(model, ir_version.FUNCTIONS)
 
 
 def _called(op: str, made: dict[str, FunctionProto]) -> Iterator[str]:

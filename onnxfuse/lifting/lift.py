@@ -8,6 +8,7 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 
 from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.model import ir_version
 from onnxfuse.model.broadcast import broadcast_dim
 from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, product, symbol
 from onnxfuse.model.graph import Graph
@@ -223,8 +224,7 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
 def _lift_initializers(view: View, before: View | None) -> None:
     """The terms of initializers, whatever else is known."""
     graph = view.graph
-    # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
-    overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()
+    overridable = set(graph.inputs) if graph.model.ir_version >= ir_version.DEFAULTS else set()
     for name, tensor in graph.initializers.items():
         if name not in overridable:
             known = known_term(view, name, tensor, before) if before is not None else None

@@ -13,7 +13,7 @@ from onnxfuse.language.reading import read
 from onnxfuse.model.broadcast import broadcast
 from onnxfuse.model.dims import Dim, Shape, Sym, product
 from onnxfuse.model.graph import DOMAIN, REGION, RULE_KEY, captured_names, family_of
-from onnxfuse.model.onnxruntime_ops import added
+from onnxfuse.model.onnxruntime_ops import NAMED, added
 from onnxfuse.model.op_traits import BROADCAST, COERCED, DECLARES_DTYPE, FOLDABLE
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from onnxfuse.model.standard import STANDARD, in_onnx
@@ -273,12 +273,13 @@ def _standard(view: View, node: NodeProto) -> str:
         return op
     if not added(node, view.graph.opset) or "stash_type" in attributes_of(node, view.graph.opset):
         return ""
-    if op == "SimplifiedLayerNormalization":
-        for name in node.input:
-            view.term(name)
-        alike = len({view.dtypes[name] for name in node.input}) == 1
-        return "RMSNormalization" if alike and not any(node.output[1:]) else ""
-    return op
+    later = next((later for later, own in NAMED.items() if own == op), None)
+    if later is None:
+        return op
+    for name in node.input:
+        view.term(name)
+    alike = len({view.dtypes[name] for name in node.input}) == 1
+    return later if alike and not any(node.output[1:]) else ""
 
 
 def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:

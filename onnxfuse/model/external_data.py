@@ -19,7 +19,8 @@ from onnxfuse.errors import ModelError
 from onnxfuse.model import protobuf, validity
 from onnxfuse.system.atomic_write import explained, renamed_to
 
-from .tensors import tensors
+from .tensors import bodies, tensors
+from .walk import title
 
 # A weight smaller than this stays in the model when the others leave it: a page per scalar would be waste.
 _SPILL_BYTES = 1024
@@ -81,7 +82,21 @@ def check(model: onnx.ModelProto, path: Path, *, weights: bool) -> bool:
                 f"{path}: {place} is cut off: {tensor.name!r} ends at byte {end:,}, the file at {sizes[place]:,}; "
                 "copy or export it again"
             )
+    if sizes:
+        _refuse_attributes(model, path)
     return bool(sizes)
+
+
+def _refuse_attributes(model: onnx.ModelProto, path: Path) -> None:
+    """ModelError where an attribute says what a node does, and its number is in a file, where no runtime looks for it:
+    onnx.save puts it there with convert_attribute."""
+    for node in (node for body in bodies(model) for node in body.node if node.op_type != "Constant"):
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR and is_external(attribute.t):
+                raise ModelError(
+                    f"{path}: attribute {attribute.name!r} of node {title(node)!r} ({node.op_type}) is external data, "
+                    "which onnxruntime does not read: save the model without convert_attribute"
+                )
 
 
 def _external_size(path: Path, place: str, tensor: str, *, weights: bool) -> float:

@@ -257,7 +257,8 @@ def _is_large(tensor: onnx.TensorProto) -> bool:
 
 def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelProto:
     """A copy in which large initializers are empty, and the tensors with external data, if there are any; ops that only
-    onnxruntime knows are hidden in it.
+    onnxruntime knows are hidden in it, and what the graph is given or gives has a shape: runtimes ask for none where
+    the rank is unknown, and so write tf2onnx and onnxruntime itself.
 
     The checker would serialise and parse all weights once more, and it refuses symbolic links to external data, which
     is how download caches keep models.
@@ -270,6 +271,9 @@ def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelPro
         else:
             copy.graph.initializer.append(tensor)
     onnxruntime_ops.hide(copy)
+    for info in (*copy.graph.input, *copy.graph.output):
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.shape.SetInParent()
     for tensor in tensors(copy) if external else ():
         if external_data.is_external(tensor):
             tensor.ClearField("external_data")

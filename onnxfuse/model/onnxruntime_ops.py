@@ -20,6 +20,8 @@ IN_AI_ONNX: Mapping[str, Mapping[str, Any]] = {
     "SimplifiedLayerNormalization": {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
 }
 """Op → the defaults of its attributes."""
+NAMED: Mapping[str, str] = {"RMSNormalization": "SimplifiedLayerNormalization"}
+"""Op of a later ai.onnx → what onnxruntime calls it at every opset."""
 ELSEWHERE = "onnxruntime.ai.onnx"
 """The domain of the stand-ins: a name that no model has."""
 
@@ -27,6 +29,11 @@ ELSEWHERE = "onnxruntime.ai.onnx"
 def added(node: NodeProto, opset: int) -> bool:
     """Is it a node of ai.onnx for onnxruntime alone?"""
     return node.domain in STANDARD and node.op_type in IN_AI_ONNX and not in_onnx(node.op_type, opset)
+
+
+def named(op: str, opset: int) -> str:
+    """What onnxruntime has for an op at an opset of ai.onnx that may not have it yet."""
+    return op if in_onnx(op, opset) else NAMED.get(op, op)
 
 
 def hide(model: ModelProto) -> None:

@@ -196,13 +196,19 @@ def needed(dim: Dim, least: int) -> tuple[str, int] | None:
 
 
 def last(a: Dim, b: Dim) -> str | None:
-    """The symbol that is 1 if these two are broadcast together: 9 and one more meet 10."""
+    """The symbol that is 1 if these two are broadcast together: 9 and one more meet 10, and twice as many meet 2.  What
+    could be 1 itself tells nothing."""
     for number, total in ((a, b), (b, a)):
-        rest = total - number if isinstance(number, int) and number > 1 else 0
-        if isinstance(rest, Sym) and len(rest.terms) == 2 and rest.terms[0] == ((), -1):
-            ((monomial, coefficient),) = rest.terms[1:]
-            if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
-                return monomial[0]
+        if not isinstance(number, int) or number < 2:
+            continue
+        rest = total - number
+        if not isinstance(rest, Sym) or len(rest.terms) != 2:
+            continue
+        (ones, less), (monomial, coefficient) = rest.terms
+        fixed = number - coefficient
+        alone = fixed > 1 or (fixed == 0 and coefficient > 1)
+        if not ones and less == -coefficient and alone and len(monomial) == 1 and not isinstance(monomial[0], Derived):
+            return monomial[0]
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,6 +40,8 @@ _GUESSED = (4, 2, 8, 1, 16, 32, 64, 128, 256, 512)
 """Sizes to try where an error names none."""
 _FURTHER = 2
 """Steps from a batch to one of another size.  The next is 1, which would be broadcast and run where sizes are equal."""
+_SHARED = 4
+"""Sizes to try that errors at different sizes name in common."""
 _LARGEST = 4096
 """A number in an error above this is no size of a test."""
 
@@ -219,27 +222,31 @@ def _run_first(search: _Search, ladder: list[dict[str, int]]) -> dict[str, int] 
     """The first sizes at which the model runs, and a case of these."""
     has_past = any(item.past for item in search.inputs)
     for search.careful, search.covers_past in ((False, has_past), (False, False), (True, has_past)):
-        first = next((rung for rung in ladder if search.attempt(rung)), None)
-        if first is not None:
-            return first
+        errors = list[str]()
+        for rung in ladder:
+            if search.attempt(rung):
+                return rung
+            errors.append(search.error)
         search.attempt(ladder[0])  # what the largest sizes end in names larger ones
-        if _learn(search, ladder[0]):
+        if _learn(search, ladder[0], _common(errors)):
             return ladder[0]
     return None
 
 
-def _learn(search: _Search, rung: dict[str, int]) -> bool:
+def _learn(search: _Search, rung: dict[str, int], common: list[int]) -> bool:
     """Whether the model runs where symbols have sizes that its errors tell: a 4 that it wants where it was given a 7.
 
-    What is pinned stays so.  Errors name what meets inside the model, which may be a multiple of a size: quotients of
-    their numbers are tried, too, then small sizes and powers of two.  An error of other words is a step on the way, and
-    the next is made from there; one of other numbers only may be."""
+    Those in `common` come first: what all sizes fail at is fixed inside, as the length of a loop is that an exporter
+    wrote out.  What is pinned stays so.  Errors name what meets inside the model, which may be a multiple of a size:
+    quotients of their numbers are tried, too, then small sizes and powers of two.  An error of other words is a step on
+    the way, and the next is made from there; one of other numbers only may be."""
     pending: list[tuple[Sizes, str]] = [({}, search.error)]
     seen = {search.error, _words(search.error)}
     left = _ATTEMPTS
     while pending:
         pinned, error = pending.pop(0)
-        for size, symbol in itertools.product(_told(error) or _GUESSED, search.kinds):
+        sizes = _told(error) or _GUESSED
+        for size, symbol in itertools.product(dict.fromkeys([*common, *sizes]) if not pinned else sizes, search.kinds):
             if symbol in pinned or not left:
                 continue
             left -= 1
@@ -262,9 +269,19 @@ def _words(error: str) -> str:
 
 def _told(error: str) -> list[int]:
     """Sizes that an error may be about, those that it names first; 1, which broadcasts, is none."""
-    said = [int(number) for number in re.findall(r"(?<![\w.:])\d{1,7}(?![\w.])", error)]
+    said = _said(error)
     quotients = [a // b for a, b in itertools.permutations(said, 2) if b > 1 and a % b == 0]
     return [size for size in dict.fromkeys([*said, *quotients]) if 1 < size <= _LARGEST]
+
+
+def _said(error: str) -> list[int]:
+    return [int(number) for number in re.findall(r"(?<![\w.:])\d{1,7}(?![\w.])", error)]
+
+
+def _common(errors: list[str]) -> list[int]:
+    """Sizes that errors at different sizes name in common, those first that most of them do."""
+    counts = Counter(size for error in dict.fromkeys(errors) for size in dict.fromkeys(_said(error)))
+    return [size for size, number in counts.most_common(_SHARED) if number > 1 and 1 < size <= _LARGEST]
 
 
 def _add_unusual(search: _Search, first: dict[str, int]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto, helper, parser
 
 from onnxfuse.lifting.effects import draws
+from onnxfuse.model import ir_version
 from onnxfuse.model.graph import Graph, opset_of
 
 from .claim import Claim
@@ -27,8 +28,6 @@ ALIKE = "random numbers were drawn alike"
 DOMAIN = "onnxfuse.noise"
 OLDEST, CAST_LIKE = 12, 15
 """The first opset that has all ops of the functions, and that which has CastLike."""
-_FUNCTIONS = 8
-"""The IR version since which models have functions."""
 
 _UNIFORM = """
     one = Constant <value_int = 1> ()  all = Constant <value_ints = [-1]> ()  first = Constant <value_int = 0> ()
@@ -76,7 +75,7 @@ def steady(model: ModelProto) -> ModelProto:
     for node in filter(draws, graph.nodes):
         _steady(copy, node, graph)
     copy.opset_import.append(OperatorSetIdProto(domain=DOMAIN, version=1))
-    copy.ir_version = max(copy.ir_version, _FUNCTIONS)
+    ir_version.raise_to(copy, ir_version.FUNCTIONS)
     return copy
 
 

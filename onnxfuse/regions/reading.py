@@ -41,7 +41,7 @@ def read(view: View, told: View, functions: Mapping[str, FunctionProto], product
         reason, written = _fixed(scope, index, node), None
         if not reason:
             written = body(scope, [index])
-            made = asked(scope, written, [name for name in node.output if name])
+            made = asked(scope, written, _read(scope, node))
             reason = refusal(scope, made, most=launches_of(node))
         if not products and _kind([step.op_type for step in steps]) == "product":
             reason = reason or "it is a product, which is to be found by itself"
@@ -110,12 +110,19 @@ def _fixed(scope: Scope, index: int, node: NodeProto) -> str:
         return "an attribute of the function around it is asked"
     if any(name and 0 in (scope.term(name).shape or ()) for name in node.output):
         return "there is nothing to compute"
-    for name in (*node.input, *node.output):
+    for name in (*node.input, *_read(scope, node)):
         if name and scope.term(name).shape is None:
             return f"the rank of {name} is unknown"
         if name and not scope.dtype(name):
             return f"the element type of {name} is unknown"
     return ""
+
+
+def _read(scope: Scope, node: NodeProto) -> list[str]:
+    """The outputs of a node that something reads, of which the others are not known to be anything; all if nothing is
+    read."""
+    own = [name for name in node.output if name]
+    return [name for name in own if name in scope.view.graph.uses] or own
 
 
 def _makes_real(scope: Scope, node: NodeProto) -> bool:
@@ -138,7 +145,7 @@ def _launch(
     graph = scope.view.graph
     own = [name for name in node.input if name] + sorted(graph.captures.get(index, ()))
     names = own if written_out is None else written_out.inputs
-    made = tuple(name for name in node.output if name)
+    made = tuple(_read(scope, node))
     written = sum(map(scope.bytes, made))
     reads: dict[str, int] = {}
     weights = 0

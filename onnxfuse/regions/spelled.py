@@ -30,7 +30,7 @@ from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
 from onnxfuse.model.standard import STANDARD
 
-from . import batch_norm, gemm, group_norm, measure, reductions
+from . import batch_norm, gemm, group_norm, measure, reductions, skip_norm
 from .generic import generic
 from .given import passed
 from .scope import Scope
@@ -41,8 +41,14 @@ TAKEN = SERVED | MATRICES
 """Ops that a body may have."""
 WORDS = 4
 """Most ops in the name of a function."""
-SPELLED = (batch_norm.written_out, gemm.written_out, group_norm.written_out, reductions.written_out)
-"""What writes a node of the standard, or of ours, as ops that kernels of regions know: each has ops of its own."""
+SPELLED = (
+    batch_norm.written_out,
+    gemm.written_out,
+    group_norm.written_out,
+    reductions.written_out,
+    skip_norm.written_out,
+)
+"""What writes a node, of the standard or not, as ops that kernels of regions know: each has ops of its own."""
 KEPT = 1 << 12
 """Launches that are written out at a time: each is part of several bodies that are tried."""
 

@@ -14,7 +14,7 @@ from onnxfuse.kernels.rows.fused import SECOND
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
-from onnxfuse.model import protobuf, toposort
+from onnxfuse.model import ir_version, protobuf, toposort
 from onnxfuse.model.graph import DOMAIN, LAUNCHES_KEY, REGION, RULE_KEY, Names, family_of, read_by
 from onnxfuse.model.op_traits import FREE
 from onnxfuse.model.standard import STANDARD
@@ -97,7 +97,7 @@ def regions(lifted: Lifted, asked: Asked) -> Regions:
         before = {f.name for f in model.functions if f.domain == DOMAIN}
         model.functions.extend(known[name] for name in sorted(known.keys() - before))
         import_domains(model, [site.node for site in sites])
-        model.ir_version = max(model.ir_version, 8)
+        ir_version.raise_to(model, ir_version.FUNCTIONS)
         toposort.sort(model)
     return Regions(model, sites, near)
 

@@ -11,12 +11,15 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from onnxfuse.errors import UsageError
 from onnxfuse.lifting.lift import lift
+from onnxfuse.model import ir_version
 from onnxfuse.model.graph import opset_of, roots
 from onnxfuse.model.onnxruntime_ops import hide, unhide
 from onnxfuse.model.op_traits import COERCED
 from onnxfuse.model.walk import attribute_graphs, has_bodies
 from onnxfuse.targets.runtimes import Runtime
 from onnxfuse.terms.term import SMALL
+
+from .inline_functions import inlinable, inlined
 
 KEPT = ("input", "output", "value_info", "sparse_initializer", "quantization_annotation", "metadata_props")
 """Fields of a graph that a conversion leaves alone.  The converter infers shapes and names the dimensions it does not
@@ -31,6 +34,7 @@ def convert(model: ModelProto, opset: int | None) -> ModelProto:
 
     if opset is None or opset_of(model) == opset:
         return model
+    model = inlined(model)
     if model.functions:  # the converter drops them
         first = model.functions[0]
         raise UsageError(
@@ -66,9 +70,9 @@ def loadable(model: ModelProto, runtime: Runtime, opset: int | None) -> ModelPro
 
 
 def raisable(model: ModelProto) -> bool:
-    """Can the opset be raised unasked?  Local functions have opsets of their own, which must agree with the model's;
-    axes in bodies of control flow are not counted from the end before (`_count_from_the_end`)."""
-    return not model.functions and (opset_of(model) >= 13 or not any(has_bodies(node) for node in model.graph.node))
+    """Can the opset be raised unasked?  Local functions have opsets of their own, which must be the model's; axes in
+    bodies of control flow are not counted from the end before (`_count_from_the_end`)."""
+    return inlinable(model) and (opset_of(model) >= 13 or not any(has_bodies(node) for node in model.graph.node))
 
 
 def _prepared(model: ModelProto) -> ModelProto:
@@ -124,7 +128,8 @@ def _put_back(model: ModelProto, converted: ModelProto) -> None:
         getattr(converted, field).extend(getattr(model, field))
     for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         setattr(converted, field, getattr(model, field))
-    converted.ir_version = max(converted.ir_version, model.ir_version)
+    version, converted.ir_version = max(converted.ir_version, model.ir_version), model.ir_version
+    ir_version.raise_to(converted, version)
 
 
 def _put_back_graph(original: GraphProto, graph: GraphProto) -> None:

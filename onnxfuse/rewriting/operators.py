@@ -6,6 +6,7 @@ from typing import Any
 
 from onnx import TensorProto
 
+from onnxfuse.model.onnxruntime_ops import named
 from onnxfuse.model.schema import integers_as_input
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.targets.contrib import REQUIRED_OUTPUTS
@@ -33,6 +34,8 @@ def op_node(plan: Plan, op: str, inputs: list[str], attrs: dict[str, Any], dtype
         axis = attrs.setdefault("axis", -1)
         if plan.draft.opset < 13 and axis != -1:
             raise UnrealisableError(f"before opset 13 {op} works on all axes from {axis} on")
+    if not domain:  # onnxruntime's own, of which another is made
+        kind = named(kind, plan.draft.opset)
     output = plan.node(kind, inputs, attrs, limit, name, domain)
     complete(plan, op, plan.nodes[-1])
     return output

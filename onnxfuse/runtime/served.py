@@ -31,8 +31,12 @@ from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter, Signature
 from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.graph import DOMAIN, REGION, Graph, family, family_of, number_of, opset_of, roots
+from onnxfuse.model.schema import attribute_value
 from onnxfuse.model.standard import STANDARD, parameters
 from onnxfuse.model.types import numpy_name, stated, type_name
+from onnxfuse.targets.contrib import DOMAIN as CONTRIB
+from onnxfuse.terms.infer import infer
+from onnxfuse.terms.term import Terms
 
 from . import attributes
 from .custom_op import Op
@@ -153,6 +157,9 @@ def _kernel(
     node, known = nodes[0]
     inputs, outputs = ([numpy_name(known.of(value)) for value in side] for side in (node.input, node.output))
     if family(name) == REGION:
+        untyped = [value for value in (*node.input, *node.output) if value and not known.of(value)]
+        if untyped:
+            raise KernelError(f"the element type of {untyped[0]} is unknown before the model runs")
         return kernels.of_region(body, inputs, outputs)
     operands = (_operands(node, types) for node, types in nodes)
     return kernels.of_use(family(name), body, inputs, outputs, rules, operands)
@@ -268,6 +275,10 @@ class ElementTypes:
             known = self._of_region(node)
             yield from ((name, known[i]) for i, name in hidden)
             return
+        if node.domain == CONTRIB:
+            said = self._of_contrib(node)
+            yield from ((name, said[i]) for i, name in hidden)
+            return
         inputs, outputs = self._variables(node)
         bound: dict[str, int] = {}
         for variable, name in zip(inputs, node.input, strict=False):
@@ -286,6 +297,15 @@ class ElementTypes:
         graph.types.update({own: helper.make_tensor_type_proto(self.of(name), None) for own, name in given})
         found = [graph.type_of(own)[0] for own in body.output]
         return [kind or self._graph.type_of(name)[0] for kind, name in zip(found, node.output, strict=False)]
+
+    def _of_contrib(self, node: NodeProto) -> list[int]:
+        """The types of a com.microsoft op's outputs, of which onnx knows nothing: those that its operands imply."""
+        terms = Terms()
+        given = [terms.input(name, None, self.of(name)) if name else terms.absent for name in node.input]
+        attrs = {attribute.name: attribute_value(attribute) for attribute in node.attribute}
+        found = infer(terms, f"{CONTRIB}.{node.op_type}", given, attrs, len(node.output))
+        kinds = [kind for _, kind in found] + [TensorProto.UNDEFINED] * len(node.output)
+        return [kind or self._graph.type_of(name)[0] for kind, name in zip(kinds, node.output, strict=False)]
 
     def _variables(self, node: NodeProto) -> tuple[Sequence[str], Sequence[str]]:
         """What a node's inputs and outputs have for a type: the same text is the same type."""

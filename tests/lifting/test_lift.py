@@ -115,6 +115,24 @@ def test_a_view_that_holds_one_position_says_so_if_it_is_always_computed(text: s
     assert other[1] != 1
 
 
+GROUPED = """<ir_version: 9, opset_import: ["": 17]>
+g (float[b, s, 4, 8] q, float[b, 2, 8, t] k) => (scores) <int64[4] to = {0, -1, 2, 0}> {
+    rows = Transpose <perm = [0, 2, 1, 3]> (q)
+    grouped = Reshape (rows, to)
+    scores = MatMul (grouped, k)
+}"""
+
+
+def test_groups_in_place_of_queries_tell_of_a_single_query() -> None:
+    """onnxruntime's optimizer writes -1 for the number of key heads: what is twice the queries is 2, and never 1."""
+    view = lift(next(roots(onnx.parser.parse_model(GROUPED))), None)
+    query, scores = view.term("q").shape, view.term("scores").shape
+    assert query is not None
+    assert query[1] == 1
+    assert scores is not None
+    assert scores[1:3] == (2, 2)
+
+
 @pytest.mark.parametrize("view", ["Identity", "Cast", "Reshape", "Flatten", "Transpose"])
 def test_a_sum_is_closed_where_several_use_it_in_any_view(view: str) -> None:
     g = Model({"x": draw(2, 4, 8), "y": draw(2, 4, 8)})

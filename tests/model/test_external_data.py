@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from onnxfuse.errors import ModelError
 from onnxfuse.model import external_data, files, inside
@@ -137,6 +137,23 @@ def test_a_tensor_that_ends_behind_its_file_is_cut_off_whether_its_length_is_sai
     for model in (said, followed):
         with pytest.raises(ModelError, match=r"weights.bin is cut off: 'w' ends at byte 260, the file at 256"):
             external_data.check(model, external, weights=True)
+
+
+def test_an_attribute_that_is_external_data_is_refused(tmp_path: Path) -> None:
+    """That of a Constant is a weight; what another op fills with is asked for before any file is read."""
+    number = numpy_helper.from_array(np.array([2], np.float32))
+    fill = helper.make_node("ConstantOfShape", ["n"], ["f"], value=number)
+    weight = helper.make_node("Constant", [], ["f"], value=number)
+    for node in (weight, fill):
+        graph = helper.make_graph([node], "g", [broken.value("n", (1,), onnx.TensorProto.INT64)], [broken.value("f")])
+        model, path = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "model.onnx"
+        options = {"size_threshold": 0, "convert_attribute": True, "location": f"data.{node.op_type}"}
+        onnx.save(model, path, save_as_external_data=True, **options)
+        assert locations(path) == [f"data.{node.op_type}"]
+        if node is weight:
+            files.read(path)
+    with pytest.raises(ModelError, match=r"'value' of node 'f' \(ConstantOfShape\) is external data"):
+        files.read(path)
 
 
 def test_data_may_be_missing_where_no_weights_are_asked_for(external: Path) -> None:

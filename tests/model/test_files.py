@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import onnxfuse
 from onnxfuse.errors import ModelError, OutputError
 from onnxfuse.model import files
 from tests import broken
@@ -88,6 +89,18 @@ def test_an_output_that_is_a_folder(external: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is a folder: name a file in it"):
         files.write(files.read(external), tmp_path, source=external)
     assert list(tmp_path.iterdir()) == [external.parent]
+
+
+def test_an_output_of_unknown_rank_has_no_shape(tmp_path: Path) -> None:
+    """onnxruntime runs such a file, onnx.checker refuses it."""
+    model, path = broken.good(), tmp_path / "model.onnx"
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+    assert files.read(path) == model
+    made = onnxfuse.optimize(path, tmp_path / "fused.onnx")
+    assert made.report.validation is not None
+    assert made.report.validation.verdict == "equal"
+    assert list(onnx.load(tmp_path / "fused.onnx").graph.output) == list(model.graph.output)
 
 
 @pytest.mark.parametrize("missing", [1, 4, 4096])

@@ -128,6 +128,15 @@ def test_nine_and_one_more_meet_ten() -> None:
     assert last(10, 9 + minimum(n, a)) is None
 
 
+def test_twice_as_many_meet_two() -> None:
+    assert last(2, n * 2) == last(n * 2, 2) == "n"
+    assert last(10, 8 + n * 2) == "n"
+    assert last(2, n) is None  # n is 1 or 2
+    assert last(4, n * 2) is None  # n is 2
+    assert last(2, 1 + n) is None  # n is 1, or 0 and the sum 1
+    assert last(2, n * a * 2) is None
+
+
 def test_what_views_tell() -> None:
     assert present((b, minimum(1, a)), (b, 1)) == present((b,), (b, minimum(1, a))) == "a"
     assert present((b, minimum(2, a)), (b, 2)) is None

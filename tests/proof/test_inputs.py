@@ -146,6 +146,21 @@ def test_sizes_that_errors_tell_of_are_tried(body: str, size: int) -> None:
     assert cases(table(model, w=(4, 3), v=(11,)))[0].inputs["x"].shape[2] == size
 
 
+def test_what_all_sizes_fail_at_is_the_length_of_a_loop_that_was_written_out() -> None:
+    """What is shorter lacks the last of its steps, and of what is longer all results are too few."""
+    text = "g (float[batch, seq, 4] x) => (y) <int64[1] early = {7}, int64[1] last = {22}>"
+    loop = "a = Gather<axis = 1>(x, early) b = Gather<axis = 1>(x, last) c = Mul(a, b) z = Mul(x, c) y = Add(z, v)"
+    model = table(parse(f"{text} {{ {loop} }}"), v=(23, 1))
+    runs, tried = runner(model), []
+
+    def noted(case: Case) -> str:
+        tried.append(case.inputs["x"].shape[1])
+        return runs(case)
+
+    assert generate(model, noted)[0][0].inputs["x"].shape == (3, 23, 4)
+    assert len(tried) < 80
+
+
 def test_sizes_are_looked_for_from_the_first_ones_that_fail() -> None:
     """Of 256 columns the error names 253, which is no size to try."""
     text = "g (float[b, s, 4] x) => (y) <int64[1] three = {3}, int64[1] end = {999}, int64[1] one = {1}>"

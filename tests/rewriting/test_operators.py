@@ -69,3 +69,11 @@ def test_axes_are_counted_from_the_first_where_the_rank_is_known() -> None:
     assert counted(x, {"axes": (-1, 0), "keepdims": 0}) == {"axes": (2, 0), "keepdims": 0}
     assert counted(t.unknown("u"), {"axes": (-1,)}) == {"axes": (-1,)}
     assert counted(x, {"keepdims": 0}) == {"keepdims": 0}
+
+
+@pytest.mark.parametrize(("opset", "name"), [(17, "SimplifiedLayerNormalization"), (23, "RMSNormalization")])
+def test_a_norm_that_only_onnxruntime_has_yet_is_made_anew_as_its_own(opset: int, name: str) -> None:
+    made = plan(opset)
+    made.nodes.clear()
+    op_node(made, "RMSNormalization", ["x", "w"], {"axis": -1}, FLOAT, 0.0, "")
+    assert [(node.domain, node.op) for node in made.nodes] == [("", name)]

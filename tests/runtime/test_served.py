@@ -93,3 +93,22 @@ def test_no_kernel_is_generated_for_operands_of_unknown_rank() -> None:
     for given in (*made.graph.input, *made.graph.output):
         given.type.tensor_type.ClearField("shape")
     assert examine(made).reasons == {"SoftmaxGrad_1": "the rank of dy is unknown before the model runs"}
+
+
+REGION = """<ir_version: 10, opset_import: ["": 20, "onnxfuse": 1, "com.microsoft": 1, "far": 1]>
+g (float[N,8] x, float[8,8] w, float[4] c) => (y) {
+  p = PRODUCT(x, w)  a, b = Split <axis = 1, num_outputs = 2> (p)  y = onnxfuse.Region_SoftplusGather_1(a, c)
+}
+<opset_import: ["": 20], domain: "onnxfuse"> Region_SoftplusGather_1 (x0, x1) => (y) {
+  s = Softplus(x1)  m = Mul(x0, s)  one = Constant <value = int64 {1}> ()  y = Gather <axis = 1> (m, one)
+}
+"""
+
+
+@pytest.mark.parametrize("product", ["com.microsoft.FusedMatMul", "far.Mystery"])
+def test_a_region_reads_what_an_op_of_onnxruntime_gave_where_nothing_declares_its_type(product: str) -> None:
+    served = examine(onnx.parser.parse_model(REGION.replace("PRODUCT", product)))
+    unknown = {"Region_SoftplusGather_1": "the element type of a is unknown before the model runs"}
+    assert served.reasons == (unknown if product.startswith("far") else {})
+    assert served.names == ([] if served.reasons else ["Region_SoftplusGather_1"])
+    assert [op.type for op in served.ops] == ([] if served.reasons else ["float32"])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from onnxfuse.model.dims import Shape, product
-from onnxfuse.model.op_traits import FOLDABLE
+from onnxfuse.model.op_traits import FOLDABLE, VIEWS
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.blockwise import Blockwise
 from onnxfuse.terms.fold import folded
@@ -106,7 +106,9 @@ def make(
 ) -> Term:
     """The normal form of one op; `shape` and `dtype` are inferred where not given."""
     arguments = list(args)
-    if not dtype:
+    if not dtype and shape is not None and op in VIEWS:
+        dtype = arguments[0].dtype  # perhaps unknown, too: that of what an op gives of which nothing is known
+    elif not dtype:
         shape, dtype = infer(terms, op, arguments, attrs)[0]
     laws = _OF_OP.get(op)
     if laws is not None:

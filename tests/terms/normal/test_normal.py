@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from onnxfuse.terms.normal.normal import closed, combine, rebuild, repeat
 from onnxfuse.terms.term import Term
-from tests.terms.normal.space import FLOAT, Space
+from tests.terms.normal.space import FLOAT, Space, b
 
 
 def test_what_is_made_depends_on_nothing_but_what_it_is_made_of(t: Space) -> None:
@@ -60,3 +60,12 @@ def test_rebuilding_is_making_anew(t: Space) -> None:
         assert again is function(t.op("Mul", y, t.number(2)))
     shared = closed(t.terms, combine(t.terms, "Add", [x, t.number(1)]))
     assert rebuild(t.terms, shared, [y, shared.args[1]]) is closed(t.terms, combine(t.terms, "Add", [y, t.number(1)]))
+
+
+def test_a_view_of_an_unknown_type_is_made_anew(t: Space) -> None:
+    """Of what an op gives of which nothing is known, not even the type is."""
+    one, other = (t.terms.raw("far.Op", [t.unknown(name)], shape=None, dtype=0) for name in "xy")
+    view = t.reshape(one, b, 4, 2)
+    again = rebuild(t.terms, view, [other])
+    assert (again.op, again.args, again.shape, again.dtype) == ("Reshape", (other,), (b, 4, 2), 0)
+    assert rebuild(t.terms, view, [t.unknown("z")]).dtype == FLOAT
