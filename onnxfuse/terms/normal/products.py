@@ -5,12 +5,12 @@ from __future__ import annotations
 from onnxfuse.model.op_traits import SOFTMAX
 from onnxfuse.terms.term import Term
 
-from .axes import merged_blocks, swapped
-from .merges import common_merge, unmerge
+from .axes import blocks_of, merged_blocks, swapped
+from .merges import common_merge, unmerge, weighs
 from .ranges import moderate
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
-from .views import reshape, transpose
+from .views import below_views, reshape, transpose
 
 
 @law("MatMul", "MatMul(c * x, y) = c * MatMul(x, y)")
@@ -75,6 +75,45 @@ def _of_one_batch(a: Applied) -> Term | None:
     # Made by the laws of views: weights may have the further axis of a mask alone.
     heads = [make(a.terms, "Reshape", [part], {}, (part.shape or ())[-rank:], part.dtype) for part in (x, y)]
     return reshape(a.terms, make(a.terms, "MatMul", heads, {}), a.shape)
+
+
+@law(
+    "MatMul",
+    "MatMul(Transpose(Reshape(x, (2, 2, 2, 3, 4)), perm=(0, 2, 1, 3, 4)), Reshape(y, (2, 2, 1, 4, 6))) = "
+    "Transpose(MatMul(Transpose(Reshape(x, (2, 2, 2, 3, 4)), perm=(0, 2, 3, 1, 4)), Reshape(y, (2, 2, 1, 4, 6))), "
+    "perm=(0, 1, 3, 2, 4))",
+)
+def _of_shared_keys(a: Applied) -> Term | None:
+    """Heads that share keys and values stand before positions, and behind the heads of keys: scores of queries before
+    heads (Gemma in JAX: `bqkmd,bskd->bqkms`), and of groups before the heads of keys."""
+    x, y = a.args
+    if not a.real or x.shape is None or y.shape is None or not 4 <= len(x.shape) == len(y.shape):
+        return None
+    if x.constant or y.constant:
+        return None
+    rank, heads = len(x.shape), len(x.shape) - 3
+    if y.shape[heads] == 1 and 1 not in x.shape[heads : heads + 2]:
+        perm = (*range(heads), heads + 1, heads, heads + 2)
+        moved = transpose(a.terms, x, perm)
+        if not (_positions_first(x) or (weighs(x) and below_views(moved).op != "Transpose")):
+            return None
+        return transpose(a.terms, make(a.terms, "MatMul", [moved, y], {}), perm)
+    if rank > 4 and y.shape[heads - 1] == 1 != x.shape[heads - 1] and y.shape[heads] == x.shape[heads] != 1:
+        perm = (*range(heads - 1), heads, heads - 1, heads + 1, heads + 2)
+        operands = [transpose(a.terms, t, perm) for t in (x, y)]
+        return transpose(a.terms, make(a.terms, "MatMul", operands, {}), perm)
+    return None
+
+
+def _positions_first(x: Term) -> bool:
+    """Is the third axis from the end what stands before all heads in what x is a view of?"""
+    if x.op == "Transpose":
+        *lead, first, second, last = x.attr("perm")
+        return first < second and last == len(lead) + 2 and (len(lead) < 2 or first < lead[-1])
+    if x.op != "Reshape" or len(x.args) > 1 or x.shape is None or x.args[0].shape is None or len(x.shape) != 4:
+        return False
+    blocks = blocks_of(x.args[0].shape, x.shape)
+    return blocks is not None and blocks[-1][3] - blocks[-1][2] == 2
 
 
 @law("Gemm", "Gemm(z, z, z, alpha=2.0, beta=3.0, transB=1) = 2 * MatMul(z, T(z)) + 3 * z")

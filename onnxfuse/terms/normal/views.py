@@ -229,7 +229,7 @@ def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: Known, masked
         return None if rows is None else make(terms, "MatMul", [rows, x.args[1]], {})
     if x.op == "Reshape" and (split := _split_together(x, perm)) is not None:
         whole, shape = transpose(terms, x.args[0], split), tuple((x.shape or ())[i] for i in perm)
-        return None if _below_views(whole).op == "Transpose" else reshape(terms, whole, shape)
+        return None if below_views(whole).op == "Transpose" else reshape(terms, whole, shape)
     weights = x.op in SOFTMAX and perm[-1] == len(perm) - 1 and x.attr("axis", -1) == -1
     if (x.op not in ELEMENTWISE and not weights) or x.constant or x.shape is None or len(x.shape) != len(perm):
         return None
@@ -249,7 +249,7 @@ def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: Known, masked
 
 def _rows_permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: Known) -> Term | None:
     """What a product is of, with its axes permuted: a Transpose below takes it in, whole or not."""
-    if _below_views(x).op != "Transpose":
+    if below_views(x).op != "Transpose":
         return _untransposed(terms, x, perm, known)
     moved = transpose(terms, x, perm)
     return moved if x.op == "Transpose" or moved.op != "Transpose" else None
@@ -267,7 +267,7 @@ def _split_together(x: Term, perm: tuple[int, ...]) -> list[int] | None:
     return split if [j for i in perm if i in axes for j in axes[i][1]] == [*perm] else None
 
 
-def _below_views(x: Term) -> Term:
+def below_views(x: Term) -> Term:
     """What is seen in another shape, or in part."""
     while x.op in ("Reshape", "Slice"):
         x = x.args[0]

@@ -1,0 +1,156 @@
+"""Attention whose heads of queries share heads of keys that none repeats: scores of rank 5, in Einsum or MatMul."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxfuse.fusing.fuse import fuse, lower
+from onnxfuse.language.catalogue import load
+from onnxfuse.targets.target import Target
+from tests.spellings.mutants import run
+
+CATALOGUE = load()
+TARGETS = ("onnxfuse", "onnx", "ort")
+GROUPS, HEADS, WIDTH = 3, 2, 8
+"""Heads of queries for each head of keys, heads of keys, channels of a head."""
+
+SPLITS = {
+    "kg": (HEADS, GROUPS),
+    "gk": (GROUPS, HEADS),
+}
+"""How a form orders the heads of queries: by heads of keys, or by place in the group."""
+
+LINEAR = "q = MatMul (x, wq)  k = MatMul (x, wk)  v = MatMul (x, wv)  q5 = Reshape (q, split)"
+KEYS = "k4 = Reshape (k, heads)  v4 = Reshape (v, heads)"
+
+
+def einsum(order: str, scores: str) -> str:
+    return f"""{KEYS}  products = Einsum <equation = "bq{order}d,bskd->{scores}"> (q5, k4)
+      scaled = Mul (products, scale)  masked = Add (scaled, mask)  {{weights}}
+      mixed = Einsum <equation = "{scores},bskd->bq{order}d"> (p, v4)"""
+
+
+def matmul(axis: str, perm: str) -> str:
+    return f"""{KEYS}  kt = Transpose <perm = [0, 2, 3, 1]> (k4)  vt = Transpose <perm = [0, 2, 1, 3]> (v4)
+      k5 = Unsqueeze (kt, {axis})  v5 = Unsqueeze (vt, {axis})  qt = Transpose <perm = [0, 2, 3, 1, 4]> (q5)
+      products = MatMul (qt, k5)  scaled = Mul (products, scale)  masked = Add (scaled, mask)  {{weights}}
+      yt = MatMul (p, v5)  mixed = Transpose <perm = [{perm}]> (yt)"""
+
+
+FORMS: dict[str, tuple[str, str, str]] = {
+    "bkgqs": ("kg", "B, 1, 1, S, S", einsum("kg", "bkgqs")),
+    "bgkqs": ("kg", "B, 1, 1, S, S", einsum("kg", "bgkqs")),
+    "bqkgs": ("kg", "B, S, 1, 1, S", einsum("kg", "bqkgs")),
+    "group first": ("gk", "B, 1, 1, S, S", einsum("gk", "bgkqs")),
+    "queries and group first": ("gk", "B, S, 1, 1, S", einsum("gk", "bqgks")),
+    "MatMul": ("kg", "B, 1, 1, S, S", matmul("behind", "0, 3, 1, 2, 4")),
+    "MatMul, group first": ("gk", "B, 1, 1, S, S", matmul("before", "0, 3, 1, 2, 4")),
+    "a bias of each head": ("kg", "2, 3, S, S", einsum("kg", "bkgqs")),
+    "a bias of each head of keys": ("kg", "2, 1, S, S", einsum("kg", "bkgqs")),
+}
+"""How heads are split, the shape of what is added to the scores, the nodes between heads and rows."""
+
+CASES = [(form, target) for form in FORMS for target in TARGETS if "bias" not in form or target == "onnxfuse"]
+"""onnxruntime before 1.25 computes grouped heads with a mask of each wrong: files for it keep what they were."""
+
+PLAIN = "p = Softmax <axis = -1> (masked)"
+SINK = """dims = Shape <end = -1> (masked)  size = Concat <axis = 0> (dims, behind_one)  sinks = Expand (sink, size)
+      logits = Concat <axis = -1> (masked, sinks)  all = Softmax <axis = -1> (logits)
+      p = Slice (all, zero, end, last)"""
+
+
+def attention(form: str, weights: str = PLAIN) -> onnx.ModelProto:
+    order, mask, body = FORMS[form]
+    m, n = SPLITS[order]
+    columns = GROUPS * HEADS * WIDTH
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float[B, S, 16] x, float[{mask}] mask) => (float[B, S, {columns}] y)
+        <int64[5] split = {{0, 0, {m}, {n}, {WIDTH}}}, int64[4] heads = {{0, 0, {HEADS}, {WIDTH}}},
+         int64[3] merged = {{0, 0, {columns}}}, int64[1] behind = {{2}}, int64[1] before = {{1}},
+         int64[1] behind_one = {{1}}, int64[1] zero = {{0}}, int64[1] end = {{-1}}, int64[1] last = {{-1}},
+         float scale = {{0.35}}> {{ {LINEAR}  {body.format(weights=weights)}  y = Reshape (mixed, merged) }}"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in {
+        "wq": (16, columns),
+        "wk": (16, HEADS * WIDTH),
+        "wv": (16, HEADS * WIDTH),
+        "sink": (HEADS, GROUPS, 1, 1),
+    }.items():
+        value = rng.standard_normal(shape).astype(np.float32) / 2
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    return model
+
+
+def fused(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
+    if target == "onnxfuse":
+        return fuse(model, CATALOGUE).model
+    return lower(model, CATALOGUE.serving(Target(target)))[1].model
+
+
+def agree(model: onnx.ModelProto, found: onnx.ModelProto) -> None:
+    for sizes in ({"B": 2, "S": 5}, {"B": 1, "S": 4}, {"B": 3, "S": 1}):
+        rng, given = np.random.default_rng(1), {}
+        for value in model.graph.input:
+            shape = [sizes.get(d.dim_param) or d.dim_value for d in value.type.tensor_type.shape.dim]
+            given[value.name] = rng.standard_normal(shape).astype(np.float32)
+        given["mask"] = np.where(given["mask"] > 1, -np.inf, given["mask"])
+        given["mask"][..., 0] = 0  # a row that is hidden throughout is 0 here and NaN there
+        for before, after in zip(run(model, given), run(found, given), strict=True):
+            np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("form", "target"), CASES)
+def test_groups_of_heads_are_one_attention_whose_keys_are_not_repeated(form: str, target: str) -> None:
+    model = attention(form)
+    found = fused(model, target)
+    ops = Counter(node.op_type.partition("_")[0] for node in found.graph.node)
+    assert ops["Attention"] == 1
+    assert not ops.keys() & {"Einsum", "Softmax", "Tile"}
+    [node] = (node for node in found.graph.node if node.op_type.startswith("Attention"))
+    counts = {a.name: a.i for a in node.attribute}
+    if SPLITS["kg"] == SPLITS[FORMS[form][0]]:  # as the linear layers have them: nothing moves
+        assert counts["q_num_heads"] == GROUPS * HEADS
+        assert counts["kv_num_heads"] == HEADS
+        assert ops["Transpose"] <= ("q" in form[:2])  # of a mask with queries before heads
+    agree(model, found)
+
+
+@pytest.mark.parametrize("form", ["bkgqs", "MatMul"])
+def test_groups_of_heads_with_a_sink_are_one_attention(form: str) -> None:
+    model = attention(form, SINK)
+    found = fused(model, "onnxfuse")
+    ops = Counter(node.op_type.partition("_")[0] for node in found.graph.node)
+    assert ops["Attention"] == 1
+    assert not ops.keys() & {"Einsum", "Softmax", "Concat", "Transpose"}
+    agree(model, found)
+
+
+def test_windows_with_one_head_of_keys_stay_a_batch() -> None:
+    """What stands before the heads is no group of them, if heads lie side by side in each of its rows."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]>
+        g (float[B, 4, 9, 24] q, float[B, 4, 9, 8] k, float[B, 4, 9, 8] v) => (float[B, 4, 9, 24] y)
+        <int64[5] split = {0, 0, 0, 3, 8}, int64[4] merged = {0, 0, 0, 24}, int64[1] axis = {2}> {
+          q5 = Reshape (q, split)  qt = Transpose <perm = [0, 1, 3, 2, 4]> (q5)
+          kt = Transpose <perm = [0, 1, 3, 2]> (k)  k5 = Unsqueeze (kt, axis)  v5 = Unsqueeze (v, axis)
+          scores = MatMul (qt, k5)  p = Softmax <axis = -1> (scores)  mixed = MatMul (p, v5)
+          yt = Transpose <perm = [0, 1, 3, 2, 4]> (mixed)  y = Reshape (yt, merged) }"""
+    )
+    found = fused(model, "onnx")
+    ops = Counter(node.op_type for node in found.graph.node)
+    assert ops["Attention"] == 1
+    assert ops["Transpose"] == 0
+    rng = np.random.default_rng(0)
+    given = {
+        value.name: rng.standard_normal([d.dim_value or 2 for d in value.type.tensor_type.shape.dim]).astype(np.float32)
+        for value in model.graph.input
+    }
+    for before, after in zip(run(model, given), run(found, given), strict=True):
+        np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
