@@ -1,4 +1,5 @@
-"""Attention whose heads of queries share heads of keys that none repeats: scores of rank 5, in Einsum or MatMul."""
+"""Attention whose heads of queries share heads of keys that none repeats: scores of rank 5, in Einsum or MatMul; and
+whose queries all of a batch share."""
 
 from __future__ import annotations
 
@@ -154,3 +155,33 @@ def test_windows_with_one_head_of_keys_stay_a_batch() -> None:
     }
     for before, after in zip(run(model, given), run(found, given), strict=True):
         np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_queries_that_a_batch_shares_are_repeated_with_their_heads_side_by_side(target: str) -> None:
+    """Learned queries of a pooling head (Perceiver, SigLIP): keys and values, too, stay as linear layers have them."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 23]>
+        g (float[B, T, 32] c) => (float[B, 5, 32] y)
+        <int64[1] five = {5}, int64[1] width = {32}, int64[4] split = {0, 0, 4, 8}, int64[3] merged = {0, 0, 32},
+         float scale = {0.35}> {
+          batch = Shape <start = 0, end = 1> (c)  size = Concat <axis = 0> (batch, five, width)
+          latents = Expand (learned, size)  ql = MatMul (latents, wq)  k = MatMul (c, wk)  v = MatMul (c, wv)
+          q4 = Reshape (ql, split)  k4 = Reshape (k, split)  v4 = Reshape (v, split)
+          qt = Transpose <perm = [0, 2, 1, 3]> (q4)  kt = Transpose <perm = [0, 2, 3, 1]> (k4)
+          vt = Transpose <perm = [0, 2, 1, 3]> (v4)  products = MatMul (qt, kt)  scaled = Mul (products, scale)
+          p = Softmax <axis = -1> (scaled)  mixed = MatMul (p, vt)
+          yt = Transpose <perm = [0, 2, 1, 3]> (mixed)  y = Reshape (yt, merged) }"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in ({"learned": (1, 5, 32)} | dict.fromkeys(("wq", "wk", "wv"), (32, 32))).items():
+        value = rng.standard_normal(shape).astype(np.float32) / 4
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    made = fused(model, target)
+    ops = Counter(node.op_type.partition("_")[0] for node in made.graph.node)
+    assert ops["Attention"] == 1
+    assert not ops["Transpose"]
+    for batch, keys in ((2, 6), (1, 3)):
+        feeds = {"c": rng.standard_normal((batch, keys, 32)).astype(np.float32)}
+        for want, got in zip(run(model, feeds), run(made, feeds), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
