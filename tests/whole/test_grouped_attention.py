@@ -185,3 +185,41 @@ def test_queries_that_a_batch_shares_are_repeated_with_their_heads_side_by_side(
         feeds = {"c": rng.standard_normal((batch, keys, 32)).astype(np.float32)}
         for want, got in zip(run(model, feeds), run(made, feeds), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+LATENT = {
+    "heads first": """qt = Transpose <perm = [0, 2, 1, 3]> (q4)  qn, qr = Split <axis = 3> (qt, widths)
+      ql = MatMul (qn, up)  c4 = Unsqueeze (c, one)  r4 = Unsqueeze (r, one)
+      ct = Transpose <perm = [0, 1, 3, 2]> (c4)  rt = Transpose <perm = [0, 1, 3, 2]> (r4)
+      a = MatMul (ql, ct)  b = MatMul (qr, rt)  both = Add (a, b)  scaled = Mul (both, scale)
+      masked = Add (scaled, mask)  p = Softmax <axis = -1> (masked)  o = MatMul (p, c4)
+      mixed = MatMul (o, down)  yt = Transpose <perm = [0, 2, 1, 3]> (mixed)  y = Reshape (yt, merged)""",
+    "Einsum, scaled apart": """qn, qr = Split <axis = 3> (q4, widths)
+      ql = Einsum <equation = "bshd,hdc->bshc"> (qn, up)
+      a = Einsum <equation = "bshc,btc->bsht"> (ql, c)  b = Einsum <equation = "bshr,btr->bsht"> (qr, r)
+      as = Mul (a, scale)  bs = Mul (b, scale)  both = Add (as, bs)  mt = Transpose <perm = [0, 2, 1, 3]> (mask)
+      masked = Add (both, mt)  p = Softmax <axis = -1> (masked)  o = Einsum <equation = "bsht,btc->bshc"> (p, c)
+      mixed = Einsum <equation = "bshc,hcd->bshd"> (o, down)  y = Reshape (mixed, merged)""",
+}
+
+
+@pytest.mark.parametrize("form", LATENT)
+@pytest.mark.parametrize("target", TARGETS)
+def test_scores_of_a_latent_and_of_a_rotary_part_are_one_attention_of_one_head_of_keys(form: str, target: str) -> None:
+    """Multi-head latent attention of absorbed keys: the latent is the values, and keys beside the rotary part."""
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float[B, S, 32] x, float[B, S, 16] c, float[B, S, 4] r, float[B, 1, S, S] mask) => (float[B, S, 32] y)
+        <int64[4] split = {{0, 0, 4, 12}}, int64[3] merged = {{0, 0, 32}}, int64[2] widths = {{8, 4}},
+         int64[1] one = {{1}}, float scale = {{0.35}}> {{
+          q = MatMul (x, wq)  q4 = Reshape (q, split)  {LATENT[form]} }}"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in {"wq": (32, 48), "up": (4, 8, 16), "down": (4, 16, 8)}.items():
+        value = rng.standard_normal(shape).astype(np.float32) / 4
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    found = fused(model, target)
+    ops = Counter(node.op_type.partition("_")[0] for node in found.graph.node)
+    assert ops["Attention"] == 1
+    assert not ops.keys() & {"Einsum", "Softmax"}
+    agree(model, found)
