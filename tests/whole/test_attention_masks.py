@@ -273,6 +273,28 @@ def test_a_difference_of_weights_mixes_values_twice(target: str, sign: str, keys
     assert census(made.model)["Attention"] == (2 if keys == T else 0)
 
 
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+@pytest.mark.parametrize("masks", [0, 1])
+def test_a_difference_of_weights_that_are_neighbours_among_heads_mixes_values_once(target: str, masks: int) -> None:
+    """Differential attention as its authors write it: one attention of twice as many heads."""
+    g = Model(
+        {"Q": draw(B, 2 * H, S, 8), "K": draw(B, 2 * H, T, 8), "V": draw(B, H, T, 16), "mask": draw(B, 1, S, T)},
+        {"Q": ["b", 2 * H, "s", 8], "K": ["b", 2 * H, "t", 8], "V": ["b", H, "t", 16], "mask": ["b", 1, "s", "t"]},
+    )
+    shown = g("Add", scores(g), "mask") if masks else scores(g)
+    if not masks:
+        del g.feeds["mask"]
+    weights = g("Softmax", shown, axis=-1)
+    sizes = g("Concat", g("Shape", weights, end=1), np.array([H, 2]), g("Shape", weights, start=2), axis=0)
+    pairs = g("Reshape", weights, sizes)
+    first, second = (g("Gather", pairs, np.array(i), axis=2) for i in (0, 1))
+    model = g.proto(g("MatMul", g("Sub", first, g("Mul", second, np.float32(0.3))), "V"))
+    made = onnxfuse.optimize(model, target=target)
+    assert made.report.validation.verdict == "equal"
+    assert census(made.model)["Attention"] == 1
+    assert not census(made.model)["Softmax"]
+
+
 @pytest.mark.parametrize("length", ["t", "u"])
 def test_a_difference_of_weights_has_as_many_keys_on_both_sides(length: str) -> None:
     g = plain(Q2=draw(B, H, S, 16), K2=draw(B, H, T, 16), share=draw(H, 1, 1))
