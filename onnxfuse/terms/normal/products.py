@@ -106,8 +106,8 @@ def _of_shared_keys(a: Applied) -> Term | None:
 
 
 def _positions_first(x: Term) -> bool:
-    """Is the third axis from the end of unknown length, and the second of a known one, or does it stand before all heads
-    in what x is a view of?"""
+    """Is the third axis from the end of unknown length, and not the second, or does it stand before all heads in what
+    x is a view of?"""
     known = [isinstance(d, int) for d in (x.shape or ())[-3:-1]]
     if known != [True, True]:
         return known == [False, True]
