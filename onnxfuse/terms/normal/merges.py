@@ -121,7 +121,9 @@ def is_scores(term: Term, depth: int = 6) -> bool:
 def weighs(term: Term, depth: int = 4) -> bool:
     """Is it weights of attention: a Softmax, and what is cut off it (a sink), hidden behind it or taken from it?"""
     return term.op in SOFTMAX or (
-        depth > 0 and (term.op == "Slice" or term.op in ELEMENTWISE) and any(weighs(a, depth - 1) for a in term.args)
+        depth > 0
+        and (term.op in ("Slice", "Reshape") or term.op in ELEMENTWISE)
+        and any(weighs(a, depth - 1) for a in term.args)
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from onnxfuse.model.op_traits import SOFTMAX
 from onnxfuse.terms.term import Term
 
-from .axes import blocks_of, merged_blocks, swapped
+from .axes import below_views, blocks_of, merged_blocks, moves_ones, swapped
 from .merges import common_merge, unmerge, weighs
 from .ranges import moderate
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
-from .views import below_views, reshape, transpose
+from .views import reshape, transpose
 
 
 @law("MatMul", "MatMul(c * x, y) = c * MatMul(x, y)")
@@ -92,17 +92,27 @@ def _of_shared_keys(a: Applied) -> Term | None:
     if x.constant or y.constant:
         return None
     rank, heads = len(x.shape), len(x.shape) - 3
-    if y.shape[heads] == 1 and 1 not in x.shape[heads : heads + 2]:
+    if y.shape[heads] == 1 != x.shape[heads]:
         perm = (*range(heads), heads + 1, heads, heads + 2)
         moved = transpose(a.terms, x, perm)
-        if not (_positions_first(x) or (weighs(x) and below_views(moved).op != "Transpose")):
-            return None
-        return transpose(a.terms, make(a.terms, "MatMul", [moved, y], {}), perm)
+        if moved.op == "Reshape" and len(moved.args) == 1:  # by the laws of views, which keep weights as they were
+            moved = make(a.terms, "Reshape", [moved.args[0]], {}, moved.shape, moved.dtype)
+        if _positions_first(x) or _weighed(x, moved):
+            return transpose(a.terms, make(a.terms, "MatMul", [moved, y], {}), perm)
+        return None
     if rank > 4 and y.shape[heads - 1] == 1 != x.shape[heads - 1] and y.shape[heads] == x.shape[heads] != 1:
         perm = (*range(heads - 1), heads, heads - 1, heads + 1, heads + 2)
         operands = [transpose(a.terms, t, perm) for t in (x, y)]
         return transpose(a.terms, make(a.terms, "MatMul", operands, {}), perm)
     return None
+
+
+def _weighed(x: Term, moved: Term) -> bool:
+    """Are weights of attention what others are whose scores have these axes exchanged?  Of one row only what is seen in
+    no other shape than its scores tells."""
+    if x.shape is not None and x.shape[-2] == 1:
+        return moved.op in SOFTMAX
+    return weighs(x) and below_views(moved).op != "Transpose"
 
 
 def _positions_first(x: Term) -> bool:
@@ -111,10 +121,15 @@ def _positions_first(x: Term) -> bool:
     known = [isinstance(d, int) for d in (x.shape or ())[-3:-1]]
     if known != [True, True]:
         return known == [False, True]
-    if x.op == "Transpose":
-        *lead, first, second, last = x.attr("perm")
-        return first < second and last == len(lead) + 2 and (len(lead) < 2 or first < lead[-1])
-    if x.op != "Reshape" or len(x.args) > 1 or x.shape is None or x.args[0].shape is None or len(x.shape) != 4:
+    inner = x.args[0] if x.op == "Reshape" and moves_ones(x) else x
+    rank = len(x.shape or ())
+    if inner.op == "Transpose" and inner.shape is not None:
+        axes = [i for i, d in enumerate(x.shape or ()) if d != 1]
+        order = [k for k, d in zip(inner.attr("perm"), inner.shape, strict=True) if d != 1]
+        source = dict(zip(axes, order, strict=True))
+        first, behind = source.get(rank - 3), [source[i] for i in (rank - 2, rank - 4) if i in source]
+        return first is not None and all(first < place for place in behind)
+    if x.op != "Reshape" or len(x.args) > 1 or x.shape is None or x.args[0].shape is None:
         return False
     blocks = blocks_of(x.args[0].shape, x.shape)
     return blocks is not None and blocks[-1][3] - blocks[-1][2] == 2

@@ -22,6 +22,7 @@ import numpy as np
 from onnxfuse.model.dims import Dim, at_least, product
 from onnxfuse.terms.term import REAL, Term, Terms, same_shape
 
+from .axes import moves_ones
 from .gather import affine, runs
 from .ranges import every
 from .sums import combine
@@ -58,12 +59,10 @@ def _scattered(a: Applied) -> Term | None:
 def _without_ones(terms: Terms, x: Term, y: Term, box: Sequence[tuple[Dim, Dim]]) -> Term | None:
     """Of what a view has dims of 1 elsewhere: a Transpose that moves those of one picture and one head."""
     inner, factor = hoisted(x)
-    if inner.op != "Reshape" or len(inner.args) > 1 or inner.args[0].shape is None or x.shape is None:
+    dims = inner.args[0].shape if inner.op == "Reshape" and len(inner.args) == 1 and moves_ones(inner) else None
+    if dims is None or x.shape is None:
         return None
-    dims = inner.args[0].shape
     runs_of = [run for run, d in zip(box, x.shape, strict=True) if d != 1]
-    if [d for d in dims if d != 1] != [d for d in x.shape if d != 1]:
-        return None
     if any(run != (0, 1) for run, d in zip(box, x.shape, strict=True) if d == 1):
         return None
     left = iter(runs_of)
