@@ -128,7 +128,8 @@ def _positions_first(x: Term) -> bool:
         order = [k for k, d in zip(inner.attr("perm"), inner.shape, strict=True) if d != 1]
         source = dict(zip(axes, order, strict=True))
         first, behind = source.get(rank - 3), [source[i] for i in (rank - 2, rank - 4) if i in source]
-        return first is not None and all(first < place for place in behind)
+        apart = source.get(rank - 1) != len(inner.shape) - 1  # channels of a picture, which have no heads
+        return not apart and first is not None and all(first < place for place in behind)
     if x.op != "Reshape" or len(x.args) > 1 or x.shape is None or x.args[0].shape is None:
         return False
     blocks = blocks_of(x.args[0].shape, x.shape)
