@@ -165,11 +165,9 @@ class _Realizer:
 
     def _build(self, term: Term, dtype: int, limit: float, name: str) -> str:
         """New nodes for one term."""
-        if self.builds is not None and not self.builds(term):
+        if term.op == "Input" or (self.builds is not None and not self.builds(term)):
             raise UnrealisableError(f"{term.op} is not to be computed here")
         op = term.op
-        if op == "Input":
-            raise UnrealisableError(f"{term.key} is not there")
         if term.attr("output") is not None:
             raise UnrealisableError(f"{op} is a node of the graph, whose bodies are where it stands")
         if (wide := self._unrounded(term, dtype, limit)) != dtype:

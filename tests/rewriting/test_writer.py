@@ -308,24 +308,6 @@ def test_nodes_that_compute_the_same_are_one_though_no_other_is_touched() -> Non
     assert ops(fuse(before, CATALOGUE).model.graph) == ["Tanh", "Sin", "Erf", "Max"]
 
 
-@pytest.mark.usefixtures("lenient")
-def test_what_reads_a_duplicate_that_nothing_is_known_of_reads_the_first() -> None:
-    """Of a node that breaks the rules of its op: it was written as a node Input of no inputs."""
-    before = parser.parse_model(
-        HEAD.format("")
-        + """g (float[N, 8] x) => (float[N, 8] y, float[N, 8] z)
-        <float half = {0.5}, float one = {1.0}, float root = {1.4142135}> {
-            a = Transpose <perm = [0, 7]> (x)  b = Transpose <perm = [0, 7]> (x)
-            y = Neg (a)
-            scaled = Div (b, root)  error = Erf (scaled)  more = Add (error, one)
-            whole = Mul (b, more)  z = Mul (whole, half)
-        }"""
-    )
-    after = fuse(before, CATALOGUE).model
-    assert ops(after.graph) == ["Transpose", "Neg", "onnxfuse.Gelu"]
-    assert list(after.graph.node[-1].input) == ["a"]
-
-
 def test_what_follows_a_value_is_not_what_that_is_made_of() -> None:
     """The sum is written anew from what its views see; what comes of it later is no reason to forget what it needs."""
     before = model(
