@@ -181,10 +181,16 @@ def _reused(scope: Scope, x: Value) -> bool:
 
 @builtin()
 def _free(scope: Scope, x: Value) -> bool:
-    """Is no data moved on top of x (no Transpose, Expand or Repeat left after views cancelled)?"""
-    while isinstance(x, Term) and x.op in ("Reshape", "Slice"):
+    """Is no data moved on top of x (no Transpose, Expand or Repeat left), but for what is repeated for a batch?"""
+    while isinstance(x, Term) and (x.op in ("Reshape", "Slice") or _for_batch(x)):
         x = x.args[0]
     return isinstance(x, Term) and x.op not in ("Transpose", "Expand", "Repeat")
+
+
+def _for_batch(x: Term) -> bool:
+    """Does it repeat something along the first axis, and no other?"""
+    inner = x.args[0].shape if x.op == "Expand" and len(x.args) == 1 else None
+    return inner is not None and x.shape is not None and inner[1:] == x.shape[1:] and len(inner) == len(x.shape)
 
 
 @builtin()

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from onnxfuse.model.dims import product
 from onnxfuse.model.op_traits import KERNELS, PRODUCTS, VIEWS
 from onnxfuse.terms.term import Term
 
@@ -45,8 +46,12 @@ def weigh(
             kept.add(i)
     dead = [t for i, t in cover.items() if i not in kept]
     new = match.made(users)
+    there = {product(a.shape or ()) for t in cover.values() for a in t.args if _repeats(a)}
     made = sum(
-        launches(t) for t in new if t.op != "Transpose" and built.setdefault(t.id, match.root.id) == match.root.id
+        launches(t)
+        for t in new
+        if t.op != "Transpose" and built.setdefault(t.id, match.root.id) == match.root.id
+        if not (_repeats(t) and product(t.shape or ()) in there)  # what a batch shares lies otherwise in each of it
     )
     instead = _made_instead(dead, new, users, needed) if any(_moves(t) for t in new) else Counter[_Made]()
     made -= instead.total()
@@ -81,6 +86,11 @@ def _with_exposed(match: Match, users: Mapping[int, Sequence[Term]], needed: Col
 
 _Made: TypeAlias = tuple[str, tuple[int, ...]]
 """An op and the ids of its constants."""
+
+
+def _repeats(term: Term) -> bool:
+    """Does it repeat a constant, as queries are that a model has learned?"""
+    return term.op == "Expand" and term.args[0].constant
 
 
 def _moves(term: Term) -> bool:

@@ -165,7 +165,7 @@ class _Realizer:
 
     def _build(self, term: Term, dtype: int, limit: float, name: str) -> str:
         """New nodes for one term."""
-        if self.builds is not None and not self.builds(term):
+        if term.op == "Input" or (self.builds is not None and not self.builds(term)):
             raise UnrealisableError(f"{term.op} is not to be computed here")
         op = term.op
         if term.attr("output") is not None:

@@ -229,8 +229,9 @@ class Writer:
                 self._require(name)
             self.draft.nodes.append((index, 0, node))
         for name in node.output:
-            if name and name not in self.alias:
-                self.draft.register(self.found.current[name], index, name, self.view.dtypes[name])
+            if name:  # what nothing is known of is the duplicate that it has
+                standing = self.alias.get(name, name)
+                self.draft.register(self.found.current[name], index, standing, self.view.dtypes[name])
 
     def _require(self, name: str) -> None:
         """See to it that a value is there, though nothing asked for it before."""

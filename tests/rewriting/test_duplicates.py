@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from onnx import NodeProto, helper
+from onnx import NodeProto, helper, parser
 
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.rewriting.duplicates import Duplicates
 from tests.quantized_models import counts, quantized
+from tests.whole.test_fusion import HEAD, ops
 
 
 def neg(source: str, target: str, **attrs: float) -> NodeProto:
@@ -70,3 +71,21 @@ def test_steps_with_a_sign_that_are_taken_again_go() -> None:
     )
     made = counts(fuse(model, catalogue.load()).model)
     assert made == {"QuantizeLinear": 1, "DequantizeLinear": 1, "Sin": 1}
+
+
+@pytest.mark.usefixtures("lenient")
+def test_what_reads_a_duplicate_that_nothing_is_known_of_reads_the_first() -> None:
+    """Of a node that breaks the rules of its op: it was written as a node Input of no inputs."""
+    before = parser.parse_model(
+        HEAD.format("")
+        + """g (float[N, 8] x) => (float[N, 8] y, float[N, 8] z)
+        <float half = {0.5}, float one = {1.0}, float root = {1.4142135}> {
+            a = Transpose <perm = [0, 7]> (x)  b = Transpose <perm = [0, 7]> (x)
+            y = Neg (a)
+            scaled = Div (b, root)  error = Erf (scaled)  more = Add (error, one)
+            whole = Mul (b, more)  z = Mul (whole, half)
+        }"""
+    )
+    after = fuse(before, catalogue.load()).model
+    assert ops(after.graph) == ["Transpose", "Neg", "onnxfuse.Gelu"]
+    assert list(after.graph.node[-1].input) == ["a"]

@@ -8,8 +8,10 @@ import pytest
 from onnx import numpy_helper
 
 import onnxfuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.runtime.quiet import Session
-from tests.whole.test_attention import B, H, Model, S, T, assert_same, attributes, census, operands, scores
+from tests.spellings.mutants import run
+from tests.whole.test_attention import CATALOGUE, B, H, Model, S, T, assert_same, attributes, census, operands, scores
 from tests.whole.test_attention_forms import LOWEST, draw, mixed, plain, some
 
 
@@ -180,31 +182,81 @@ def test_one_query_beside_other_keys_behind_a_past_keeps_its_mask(queries: int) 
     assert attributes(fused).get("is_causal", 0) == int(queries > 1)
 
 
+def some_rows() -> np.ndarray:
+    """A mask that hides all keys of one row of a sequence."""
+    keep = some(B, 1, S, T)
+    keep[0, 0, 1] = False
+    return keep
+
+
 @pytest.mark.parametrize(("fill", "fused"), [(-1e9, True), (-1e10, True), (-1e8, False), (-1e4, False)])
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_fill_that_swallows_scores_is_added_with_their_bias(fill: float, *, fused: bool, behind: bool) -> None:
-    """Attention has one mask.  A row that is hidden throughout weighs all keys alike, as it did."""
-    keep = some(B, 1, S, T)
-    keep[0, 0, 1] = False
-    g = plain(bias=draw(B, H, S, T), keep=keep)
+    """Attention has one mask.  A row that is hidden throughout weighs all keys alike, as it did: what replaces scores
+    and bias does so whatever they are."""
+    g = plain(bias=draw(B, H, S, T) * (1 if behind else 100), keep=some_rows())
     products = g("MatMul", "Q", g("Transpose", "K", perm=[0, 1, 3, 2]))
     shown = products if behind else g("Add", products, "bias")
     hidden = g("Where", "keep", g("Mul", shown, np.float32(0.25)), np.float32(fill))
     model = g.proto(mixed(g, g("Add", hidden, "bias") if behind else hidden))
-    assert census(assert_same(model, g.feeds))["Attention"] == fused
+    assert census(assert_same(model, g.feeds))["Attention"] == (fused or not behind)
 
 
-def test_in_double_precision_no_fill_swallows_scores() -> None:
+def cast(model: onnx.ModelProto, kind: type[np.floating], *, given: tuple[str, ...] = ("keep",)) -> onnx.ModelProto:
+    """The model in another precision."""
+    del model.graph.value_info[:]
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name not in given:
+            value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(kind), tensor.name))
+    return model
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_in_double_precision_no_fill_swallows_a_bias_behind_it(*, behind: bool) -> None:
     g = plain(bias=draw(B, H, S, T), keep=some(B, 1, S, T))
     products = g("MatMul", "Q", g("Transpose", "K", perm=[0, 1, 3, 2]))
-    hidden = g("Where", "keep", g("Add", products, "bias"), np.float32(-1e9))
-    model = g.proto(mixed(g, hidden))
-    for value in (*model.graph.input, *model.graph.output):
-        if value.name != "keep":
-            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    for tensor in model.graph.initializer:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
-    assert census(onnxfuse.optimize(model).model)["Attention"] == 0
+    shown = products if behind else g("Add", products, "bias")
+    hidden = g("Where", "keep", shown, np.float32(-1e9))
+    model = cast(g.proto(mixed(g, g("Add", hidden, "bias") if behind else hidden)), np.float64)
+    assert census(onnxfuse.optimize(model).model)["Attention"] == (not behind)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("fill", [-1e4, -1e9])
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_scores_that_a_number_replaces_are_hidden_in_standard_ops(
+    target: str, fill: float, kind: type[np.floating]
+) -> None:
+    """Where a row is hidden throughout it weighs all keys alike, be its scores in the hundreds."""
+    low = max(fill, float(np.finfo(kind).min))
+    g = plain(keep=some_rows())
+    model = cast(g.proto(mixed(g, g("Where", "keep", scores(g), np.float32(low))), opset=23), kind)
+    made = onnxfuse.optimize(model, target=target, validate="off").model
+    assert census(made)["Attention"] == 1
+    assert not census(made)["Softmax"]
+    feeds = {name: x if x.dtype == bool else x.astype(kind) for name, x in g.feeds.items()}
+    feeds["Q"] = feeds["Q"] * kind(100)
+    for want, got in zip(*(Session(m, optimize=False).run(feeds) for m in (model, made)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-2 if kind == np.float16 else 1e-5, atol=1e-3)
+
+
+def test_in_half_precision_rows_that_are_hidden_throughout_have_neither_queries_nor_bias() -> None:
+    """No number swallows all scores there; layers share what finds these rows."""
+    keep = some_rows()
+    g = plain(bias=draw(1, H, S, T) * 100, keep=keep)
+    q = "Q"
+    for _ in range(2):
+        shown = g("Add", scores(g, q), "bias")
+        q = g("Tanh", mixed(g, g("Where", "keep", shown, np.float32(-65504))))
+    model = cast(g.proto(q), np.float16)
+    fused = fuse(model, CATALOGUE).model
+    assert census(fused)["Attention"] == 2
+    feeds = {name: x if x.dtype == bool else x.astype(np.float16) for name, x in g.feeds.items()}
+    for want, got in zip(run(model, feeds), run(fused, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-3)
+    assert np.ptp(run(model, feeds)[0][0, :, 1] - np.tanh(feeds["V"][0].mean(-2)), axis=None) < 1e-2
 
 
 @pytest.mark.parametrize("keys", [T, 1])
@@ -219,6 +271,28 @@ def test_a_difference_of_weights_mixes_values_twice(target: str, sign: str, keys
     made = onnxfuse.optimize(model, target=target)
     assert made.report.validation.verdict == "equal"
     assert census(made.model)["Attention"] == (2 if keys == T else 0)
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+@pytest.mark.parametrize("masks", [0, 1])
+def test_a_difference_of_weights_that_are_neighbours_among_heads_mixes_values_once(target: str, masks: int) -> None:
+    """Differential attention as its authors write it: one attention of twice as many heads."""
+    g = Model(
+        {"Q": draw(B, 2 * H, S, 8), "K": draw(B, 2 * H, T, 8), "V": draw(B, H, T, 16), "mask": draw(B, 1, S, T)},
+        {"Q": ["b", 2 * H, "s", 8], "K": ["b", 2 * H, "t", 8], "V": ["b", H, "t", 16], "mask": ["b", 1, "s", "t"]},
+    )
+    shown = g("Add", scores(g), "mask") if masks else scores(g)
+    if not masks:
+        del g.feeds["mask"]
+    weights = g("Softmax", shown, axis=-1)
+    sizes = g("Concat", g("Shape", weights, end=1), np.array([H, 2]), g("Shape", weights, start=2), axis=0)
+    pairs = g("Reshape", weights, sizes)
+    first, second = (g("Gather", pairs, np.array(i), axis=2) for i in (0, 1))
+    model = g.proto(g("MatMul", g("Sub", first, g("Mul", second, np.float32(0.3))), "V"))
+    made = onnxfuse.optimize(model, target=target)
+    assert made.report.validation.verdict == "equal"
+    assert census(made.model)["Attention"] == 1
+    assert not census(made.model)["Softmax"]
 
 
 @pytest.mark.parametrize("length", ["t", "u"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from onnxfuse.fusing.fuse import lower
 from onnxfuse.language import catalogue
@@ -329,3 +330,25 @@ def test_heads_one_by_one_are_attention_each(how: str) -> None:
     fused = assert_same(g.proto(y), feeds)
     assert census(fused)["Attention"] in (1, H)
     assert not census(fused)["Softmax"]
+
+
+def plus_one(g: Model, form: str) -> str:
+    """Weights of which one share goes to a score of 0 that no key has."""
+    x = scores(g)
+    if form == "plain":
+        e = g("Exp", x)
+        return g("Div", e, g("Add", np.float32(1), g("ReduceSum", e, np.array([-1]))))
+    top = g("ReduceMax", x, axes=[-1])
+    top = g("Max", top, np.float32(0)) if form == "largest or 0" else top
+    e = g("Exp", g("Sub", x, top))
+    return g("Div", e, g("Add", g("ReduceSum", e, np.array([-1])), g("Exp", g("Neg", top))))
+
+
+@pytest.mark.parametrize("form", ["plain", "largest", "largest or 0"])
+def test_a_softmax_with_room_for_a_score_of_0_has_a_sink_of_0(form: str) -> None:
+    g = Model(operands())
+    fused = assert_same(g.proto(g("MatMul", plus_one(g, form), "V")), g.feeds)
+    assert census(fused) == {"Attention": 1}
+    [node] = (n for n in fused.graph.node if family_of(n) == "Attention")
+    sinks = [x for x in fused.graph.initializer if x.name in node.input]
+    assert [numpy_helper.to_array(x).tolist() for x in sinks] == [[0.0] * H]

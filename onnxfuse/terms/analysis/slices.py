@@ -58,6 +58,8 @@ def along(terms: Terms, x: Term, axis: int) -> Term | None:
     if x.shape is None or source.shape is None:
         return None
     size, place = x.shape[axis], axis - len(x.shape) + len(source.shape)
+    if source.scalar is not None and isinstance(size, int):
+        return terms.constant(np.full(size, source.scalar), x.dtype)
     if place < 0:
         return None
     if source.shape[place] == size and all(d == 1 for i, d in enumerate(source.shape) if i != place):

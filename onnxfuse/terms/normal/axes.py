@@ -126,3 +126,16 @@ def merged_blocks(term: Term) -> list[Block] | None:
     if blocks is None or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in blocks):
         return None
     return blocks
+
+
+def moves_ones(x: Term) -> bool:
+    """Is it a Reshape to the same axes in the same order, but for those of 1?"""
+    old = x.args[0].shape
+    return old is not None and x.shape is not None and [d for d in old if d != 1] == [d for d in x.shape if d != 1]
+
+
+def below_views(x: Term) -> Term:
+    """What is seen in another shape, or in part."""
+    while x.op in ("Reshape", "Slice"):
+        x = x.args[0]
+    return x

@@ -75,6 +75,8 @@ def _of_repeated(a: Applied) -> Term | None:
     axis, rank = normal_axis(a.attrs["axis"], len(whole)), len(whole)
     owns = [(1,) * (rank - len(core.shape or ())) + (core.shape or ()) for core in cores]
     repeated = [all(own[i] == 1 for own in owns) and i != axis for i in range(rank)]
+    if all(dim == 1 for once, dim in zip(repeated, whole, strict=True) if once):
+        return None  # each repeats along axes of its own, as coordinates do
     parts = []
     for core, own, x in zip(cores, owns, a.args, strict=True):
         dims = tuple(1 if once else dim for once, dim in zip(repeated, x.shape or whole, strict=True))

@@ -7,9 +7,9 @@ from itertools import permutations
 
 from onnxfuse.model.dims import Dim, Shape, product
 from onnxfuse.model.einsum import dims_of, letters_of
-from onnxfuse.model.op_traits import SOFTMAX
 from onnxfuse.terms.term import REAL, Term, Terms
 
+from .merges import weighs
 from .table import Applied, law, make
 from .views import reshape, transpose
 
@@ -52,7 +52,7 @@ def _product(terms: Terms, args: Sequence[Term], operands: Sequence[str], result
     batch = "".join(c for c in result if c in a and c in b)
     inner = "".join(c for c in a if c in b and c not in result)
     # Weights of attention stay as they are, whatever becomes of the values that they mix.
-    order = a if x.op in SOFTMAX else result
+    order = a if weighs(x) else result
     rows = "".join(c for c in order if c in a and c in result and c not in batch)
     columns = "".join(c for c in result if c in b and c not in batch)
     if len(inner) == 1 and not batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxfuse.model.dims import Dim, Shape
-from onnxfuse.model.op_traits import NEUTRAL, SCORES
+from onnxfuse.model.op_traits import ELEMENTWISE, NEUTRAL, SCORES, SOFTMAX
 from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
 from .axes import Block, blocks_of, merged_rows
@@ -116,6 +116,15 @@ def is_scores(term: Term, depth: int = 6) -> bool:
     if term.op == "MatMul":
         return True
     return depth > 0 and term.op in SCORES and any(is_scores(a, depth - 1) for a in term.args)
+
+
+def weighs(term: Term, depth: int = 4) -> bool:
+    """Is it weights of attention: a Softmax, and what is cut off it (a sink), hidden behind it or taken from it?"""
+    return term.op in SOFTMAX or (
+        depth > 0
+        and (term.op in ("Slice", "Reshape") or term.op in ELEMENTWISE)
+        and any(weighs(a, depth - 1) for a in term.args)
+    )
 
 
 def _unmerged(terms: Terms, operands: Sequence[Term], inner: Shape, outer: Shape) -> list[Term] | None:

@@ -22,6 +22,7 @@ import numpy as np
 from onnxfuse.model.dims import Dim, at_least, product
 from onnxfuse.terms.term import REAL, Term, Terms, same_shape
 
+from .axes import moves_ones
 from .gather import affine, runs
 from .ranges import every
 from .sums import combine
@@ -45,15 +46,39 @@ def _scattered(a: Applied) -> Term | None:
     y = reshape(terms, y, tuple(n for _, n in box))
     turned = _turned(x)
     total = _written(terms, x, y, box)
-    if total is not None or turned is None:
+    if total is not None:
         return total
+    if turned is None:
+        return _without_ones(terms, x, y, box)
     order = turned.attr("perm")
     back = [order.index(axis) for axis in range(len(box))]
     total = _written(terms, transpose(terms, x, back), transpose(terms, y, back), [box[axis] for axis in back])
     return None if total is None else transpose(terms, total, order)
 
 
+def _without_ones(terms: Terms, x: Term, y: Term, box: Sequence[tuple[Dim, Dim]]) -> Term | None:
+    """Of what a view has dims of 1 elsewhere: a Transpose that moves those of one picture and one head."""
+    inner, factor = hoisted(x)
+    dims = inner.args[0].shape if inner.op == "Reshape" and len(inner.args) == 1 and moves_ones(inner) else None
+    if dims is None or x.shape is None:
+        return None
+    runs_of = [run for run, d in zip(box, x.shape, strict=True) if d != 1]
+    if any(run != (0, 1) for run, d in zip(box, x.shape, strict=True) if d == 1):
+        return None
+    left = iter(runs_of)
+    within = [(0, 1) if d == 1 else next(left) for d in dims]
+    whole = scaled(terms, inner.args[0], factor)
+    total = _written(terms, whole, reshape(terms, y, tuple(n for _, n in within)), within)
+    return None if total is None else reshape(terms, total, x.shape)
+
+
 law("ScatterND", "ScatterND(T(z), ((1,), (2,)), Slice(T(z), (1,), (3,), (0,))) = T(z)")(_scattered)
+law(
+    "ScatterND",
+    "ScatterND(Reshape(row, (4, 1)), ((1,), (2,)), "
+    "Reshape(Slice(row, (1,), (3,), (1,)) + Slice(ones, (0,), (2,), (0,)), (2, 1)))"
+    " = Reshape(row + Pad(Slice(ones, (0,), (2,), (0,)), (1, 1)), (4, 1))",
+)(_scattered)
 
 
 def _box(index: Term, x: Term, y: Term) -> list[tuple[Dim, Dim]] | None:
@@ -196,18 +221,42 @@ def _turned(x: Term) -> Term | None:
 
 
 def _written(terms: Terms, x: Term, y: Term, box: Sequence[tuple[Dim, Dim]]) -> Term | None:
-    """x, in a box of which, (start, count) along each axis, is y instead: x if y is what x has there, and if it is that
-    and something more, the sum of x and this."""
-    part = x
-    for axis, (start, count) in enumerate(box):
-        part = slice_axis(terms, part, axis, start, start + count)
-    if part is y:
+    """x, in a box of which, (start, count) along each axis, is y instead: x if y is what x has there, or was written
+    there before, and if it is that and something more, the sum of x and this."""
+    if _alike(_boxed(terms, x, box), y):
         return x
+    added = _added(terms, x, y, box)
+    if added is not None:
+        return combine(terms, "Add", [x, added])
+    before = x.args if x.op == "Add" else ()
+    for i, padded in enumerate(before):
+        if padded.op == "Pad":
+            rest = [operand for j, operand in enumerate(before) if j != i]
+            if _added(terms, rest[0] if len(rest) == 1 else combine(terms, "Add", rest), y, box) is padded:
+                return x
+    return None
+
+
+def _boxed(terms: Terms, x: Term, box: Sequence[tuple[Dim, Dim]]) -> Term:
+    """What x has in a box."""
+    for axis, (start, count) in enumerate(box):
+        x = slice_axis(terms, x, axis, start, start + count)
+    return x
+
+
+def _added(terms: Terms, x: Term, y: Term, box: Sequence[tuple[Dim, Dim]]) -> Term | None:
+    """What y has more than x in a box, between zeros; None if y is no such sum."""
+    part = _boxed(terms, x, box)
     more = _more(terms, part, y) if x.dtype in REAL and same_shape(part.shape, y.shape) else None
     if more is None or x.shape is None or y.shape is None:
         return None
     around = [(start, d - start - n) for (start, n), d in zip(box, x.shape, strict=True)]
-    return combine(terms, "Add", [x, _padded(terms, more, y.shape, around)])
+    return _padded(terms, more, y.shape, around)
+
+
+def _alike(x: Term, y: Term) -> bool:
+    """Are two terms one, but for that a value which several nodes use is closed?"""
+    return x is y or (x.op in ("Add", "Mul") and (x.op, x.args, x.shape, x.dtype) == (y.op, y.args, y.shape, y.dtype))
 
 
 @law(
@@ -277,7 +326,7 @@ def _more(terms: Terms, part: Term, total: Term) -> Term | None:
     if inner.op != "Add" or inner.shape is None:
         return None
     own = reshape(terms, part, inner.shape)
-    rest = [operand for operand in inner.args if operand is not own]
+    rest = [operand for operand in inner.args if not _alike(operand, own)]
     if len(rest) != len(inner.args) - 1:
         return None
     more = rest[0] if len(rest) == 1 else combine(terms, "Add", rest)

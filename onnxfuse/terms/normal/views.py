@@ -26,12 +26,14 @@ from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
 from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
 from .axes import (
+    below_views,
     blocks_of,
     in_order,
     kept_axis,
     merged_axes,
     merged_blocks,
     merged_rows,
+    moves_ones,
     refinement,
     repeated_blocks,
     split_from,
@@ -224,12 +226,14 @@ def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: Known, ma
 def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: Known, masked: bool) -> Term | None:
     if x.op == "Transpose":
         return inner if (inner := transpose(terms, x, perm)).op != "Transpose" else None
+    if x.op == "Reshape" and x.args[0].op == "Transpose" and moves_ones(x):
+        return inner if below_views(inner := transpose(terms, x, perm)).op != "Transpose" else None
     if x.op == "MatMul" and x.args[1].rank == 2 and x.args[0].rank == len(perm) == perm[-1] + 1:
         rows = _rows_permuted(terms, x.args[0], perm, known)
         return None if rows is None else make(terms, "MatMul", [rows, x.args[1]], {})
     if x.op == "Reshape" and (split := _split_together(x, perm)) is not None:
         whole, shape = transpose(terms, x.args[0], split), tuple((x.shape or ())[i] for i in perm)
-        return None if _below_views(whole).op == "Transpose" else reshape(terms, whole, shape)
+        return None if below_views(whole).op == "Transpose" else reshape(terms, whole, shape)
     weights = x.op in SOFTMAX and perm[-1] == len(perm) - 1 and x.attr("axis", -1) == -1
     if (x.op not in ELEMENTWISE and not weights) or x.constant or x.shape is None or len(x.shape) != len(perm):
         return None
@@ -249,7 +253,7 @@ def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: Known, masked
 
 def _rows_permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: Known) -> Term | None:
     """What a product is of, with its axes permuted: a Transpose below takes it in, whole or not."""
-    if _below_views(x).op != "Transpose":
+    if below_views(x).op != "Transpose":
         return _untransposed(terms, x, perm, known)
     moved = transpose(terms, x, perm)
     return moved if x.op == "Transpose" or moved.op != "Transpose" else None
@@ -265,13 +269,6 @@ def _split_together(x: Term, perm: tuple[int, ...]) -> list[int] | None:
     axes = {j0: (i0, [*range(j0, j1)]) for i0, _, j0, j1 in blocks}
     split = [axes[j][0] for j in perm if j in axes]
     return split if [j for i in perm if i in axes for j in axes[i][1]] == [*perm] else None
-
-
-def _below_views(x: Term) -> Term:
-    """What is seen in another shape, or in part."""
-    while x.op in ("Reshape", "Slice"):
-        x = x.args[0]
-    return x
 
 
 def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:

@@ -120,3 +120,19 @@ def test_what_is_computed_alike_is_computed_once(name: str) -> None:
 @pytest.mark.parametrize("name", APART)
 def test_what_differs_stays_apart(name: str) -> None:
     assert "Concat" in check(*APART[name])
+
+
+def test_coordinates_that_each_repeat_along_an_axis_of_its_own_are_a_mesh() -> None:
+    """Nothing is repeated of all of them together: a part of fixed size that is added to (MViT by TorchScript)."""
+    text = """g (float[1, 130, 130] x, float[1, 129, 129] u) => (float[1, 130, 130] y)
+        <int64[2] ones = {1, 1}, int64[2] ends = {130, 130}, int64[2] axes = {1, 2}, int64 zero = {0}, int64 n = {129},
+         int64 one = {1}, int64[1] last = {3}, int64[4] whole = {1, 129, 129, 1}, int64[2] column = {129, 1},
+         int64[3] mesh = {1, 129, 129}, int64[1] single = {0}> {
+            part = Slice (x, ones, ends, axes)  sum = Add (part, u)
+            from_zero = Range (zero, n, one)  places = Add (from_zero, one)  rows = Reshape (places, column)
+            a = Expand (single, mesh)  b = Expand (rows, mesh)  c = Expand (places, mesh)
+            i = Unsqueeze (a, last)  j = Unsqueeze (b, last)  k = Unsqueeze (c, last)
+            index = Concat <axis = -1> (i, j, k)
+            y = ScatterND (x, index, sum)
+        }"""
+    assert "ScatterND" not in check(text, {"x": (1, 130, 130), "u": (1, 129, 129)})

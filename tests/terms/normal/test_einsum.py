@@ -16,6 +16,7 @@ from onnxfuse.terms.fold import evaluate
 from onnxfuse.terms.term import Term
 from tests.spellings.build import Array
 from tests.spellings.mutants import run
+from tests.terms.normal.space import Space
 
 SIZES = {"b": 2, "h": 3, "q": 4, "k": 5, "d": 6, "e": 7, "s": 4}
 EQUATIONS = [
@@ -112,3 +113,12 @@ def test_a_letter_whose_length_two_operands_spell_differently() -> None:
     y = lift(next(iter(roots(model))), None).term("y")
     assert [x.op for x in y.args] == ["Softmax", "Reshape"]
     assert y.op == "MatMul"
+
+
+def test_places_of_a_picture_are_no_heads(t: Space) -> None:
+    """Queries of masks (Mask2Former) meet the features of a picture as other queries read them."""
+    picture, queries = t.input("picture", 1, 16, 6, 8), t.input("queries", 1, 5, 16)
+    features = t.transpose(picture, 0, 2, 3, 1)
+    masks = t.op("MatMul", features, t.reshape(t.transpose(queries, 0, 2, 1), 1, 1, 16, 5))
+    assert masks.op == "MatMul"
+    assert masks.args[0] is features
