@@ -118,12 +118,12 @@ def multiples(a: Dim, b: Dim) -> tuple[Dim, Dim] | None:
 
 def fitting(a: Dim, b: Dim) -> dict[str, Dim]:
     """Symbols → the dimension that they are, or 1, if these two are equal: what a and m are broadcast to is a only
-    where m is that, or 1."""
+    where m is that, or 1; so it is where a is such a broadcast itself."""
     found: dict[str, Dim] = {}
     for whole, other in ((a, b), (b, a)):
-        leaves = broadcast_of(other)
-        if plain(whole) and whole in leaves:
-            found.update((name, whole) for leaf in leaves if leaf != whole and (name := plain(leaf)))
+        leaves, parts = broadcast_of(other), broadcast_of(whole)
+        if all(plain(part) and part in leaves for part in parts):
+            found.update((name, whole) for leaf in leaves if leaf not in parts and (name := plain(leaf)))
     return found
 
 

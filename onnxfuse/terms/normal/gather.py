@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, Shape, Sym, at_least, product
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer_table import normal_axis
-from onnxfuse.terms.term import INTEGER, Array, Term, Terms, static
+from onnxfuse.terms.term import INTEGER, PRECISE, Array, Term, Terms, static
 
 from .axes import blocks_of
 from .concat import chosen
+from .ranges import MODERATE
 from .table import Applied, law, make
 from .views import expand, reshape, slice_axis, transpose
 
@@ -371,3 +373,25 @@ def _decided(a: Applied) -> Term | None:
     else:
         return None
     return expand(a.terms, a.terms.constant(np.full((1,) * len(a.shape), truth), a.dtype), a.shape)
+
+
+@law("Range", "Range(0, 2000, 1) = Cast(arange(2000))")
+def _of_integers(a: Applied) -> Term | None:
+    """Positions as real numbers are those of integers, whose length is known where that is."""
+    if a.dtype not in PRECISE:
+        return None
+    bounds = [_integer(a.terms, x) for x in a.args]
+    known = [b for b in bounds if b is not None]
+    if len(known) < len(bounds) or any(x.dtype != known[1].dtype and not x.constant for x in known):
+        return None
+    dtype = known[1].dtype
+    alike = [x if x.dtype == dtype else make(a.terms, "Cast", [x], {"to": dtype}) for x in known]
+    return make(a.terms, "Cast", [make(a.terms, "Range", alike, {})], {"to": a.dtype})
+
+
+def _integer(terms: Terms, x: Term) -> Term | None:
+    """The integer that a real number is: one that is written, or a size."""
+    if x.scalar is not None:
+        whole = x.scalar.is_integer() and abs(x.scalar) < MODERATE
+        return terms.constant(np.array(int(x.scalar)), TensorProto.INT64) if whole else None
+    return x.args[0] if x.op == "Cast" and x.args[0].dtype in INTEGER and x.args[0].data is not None else None

@@ -76,26 +76,32 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
 
 
 def _unexpanded(terms: Terms, op: str, args: Sequence[Term], shape: Shape | None) -> Sequence[Term]:
-    """The operands without what repeats one over dims that others have as well: a number, or what a product repeats of
-    a reduction."""
+    """The operands without what repeats one over dims that others have as well: a number, a mask of 0 and 1, or what a
+    product repeats of a reduction."""
     mask = any(a.op == "Where" and all(map(is_number, a.args[1:])) for a in args)
-    inner = [_repeated(terms, a, vector=mask) or (_repeated_row(terms, a) if op == "Mul" else None) for a in args]
+    inner = [_repeated(terms, a, vector=mask) or _repeated_row(terms, op, a) for a in args]
     if shape is None or all(term is None for term in inner):
         return args
     kept = list(args)
     for i, term in enumerate(inner):
         others = [b.shape for j, b in enumerate(kept) if j != i and b.shape is not None]
-        if term is not None and others and broadcast(*others) == shape:
+        if term is not None and term.shape is not None and others and broadcast(*others, term.shape) == shape:
             kept[i] = term
     return kept
 
 
-def _repeated_row(terms: Terms, term: Term) -> Term | None:
-    """What a term repeats along axes that a reduction left, as it does where a mean is differentiated."""
+def _repeated_row(terms: Terms, op: str, term: Term) -> Term | None:
+    """What a term repeats of a mask, or along axes that a reduction left, as it does where a mean is differentiated."""
     base, factor = hoisted(term)
-    if base.op != "Expand" or len(base.args) > 1 or not _reduced(base.args[0]):
+    if base.op != "Expand" or len(base.args) > 1 or base.args[0].rank != base.rank:
         return None
-    return scaled(terms, base.args[0], factor) if base.args[0].rank == base.rank else None
+    inner = base.args[0]
+    return scaled(terms, inner, factor) if _truths(inner) or (op == "Mul" and _reduced(inner)) else None
+
+
+def _truths(term: Term) -> bool:
+    """Is it 1 where a condition holds, and 0 elsewhere?"""
+    return term.op == "Cast" and term.args[0].dtype == TensorProto.BOOL
 
 
 def _reduced(term: Term) -> bool:
