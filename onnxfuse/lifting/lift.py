@@ -8,13 +8,12 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 
 from onnxfuse.language.catalogue import Catalogue
-from onnxfuse.model.broadcast import broadcast_dim
+from onnxfuse.model.broadcast import broadcast_dim, broadcast_of
 from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, product, symbol
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
 from onnxfuse.model.symbols import (
     Apart,
-    broadcast_of,
     fitting,
     label,
     last,
