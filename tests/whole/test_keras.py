@@ -230,6 +230,22 @@ def test_scores_with_a_bias_or_a_softcap_are_chosen_as_products_are(form: str, t
     assert (census(fused)["Attention"], census(fused)["Softmax"]) == (1, 0)
 
 
+@pytest.mark.parametrize("window", [False, True])
+def test_a_sink_takes_what_hidden_keys_would_have(window: bool) -> None:
+    """gpt-oss, whose scores are chosen twice where a window hides keys as well."""
+    keep = some(B, 1, S, T)
+    keep[0, 0, 1] = False
+    g = Model(operands() | {"mask": keep, "near": some(S, T), "sink": draw(1, H, 1, 1)})
+    low = np.float32(-1e9)
+    products = g("Mul", scores(g), np.float32(0.25))
+    near = choice(g, "near", products, low) if window else products
+    sink = g("Expand", "sink", np.array([B, H, S, 1], np.int64))
+    weights = g("Softmax", g("Concat", choice(g, "mask", near, low), sink, axis=-1), axis=-1)
+    seen = g("Slice", weights, *(np.array([n], np.int64) for n in (0, -1, 3)))
+    fused = assert_same(g.proto(g("MatMul", seen, "V")), g.feeds)
+    assert (census(fused)["Attention"], census(fused)["Concat"]) == (1, 0)
+
+
 # ------------------------------------------------------------------------------------------------ masks made larger
 
 

@@ -8,7 +8,7 @@ longer ones would steal the 0.5 of a GELU.  Integers do not obey: their division
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -230,6 +230,24 @@ def _opened(product_: Term) -> tuple[list[Term], float]:
             factors.append(base)
             number *= multiple
     return factors, number
+
+
+@law("Add Sum", "a * Cast(x > 0) * 2 + b * Cast(Not(x > 0)) = Where(x > 0, a * 2, b)")
+def _choice(a: Applied) -> Term | None:
+    """As tf2onnx writes one, by products: of what is finite."""
+    for x, y in (a.args, a.args[::-1]) if a.real and len(a.args) == 2 else ():
+        for keep, chosen in _kept(a.terms, x):
+            for other, instead in _kept(a.terms, y):
+                if other.op == "Not" and other.args[0] is keep:
+                    return a.as_op("Where", keep, chosen, instead)
+    return None
+
+
+def _kept(terms: Terms, term: Term) -> Iterator[tuple[Term, Term]]:
+    """Each condition by which a product is 0 where it does not hold, and the other factors."""
+    for i, factor in enumerate(term.args) if term.op == "Mul" else ():
+        if _truths(factor):
+            yield factor.args[0], combine(terms, "Mul", term.args[:i] + term.args[i + 1 :])
 
 
 @law("Add Sum", "(a + (b + 2)) + 3 = a + b + 5")
