@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from onnx.reference import ReferenceEvaluator
 
-from onnxfuse.fusing.fuse import lower
+from onnxfuse.fusing.fuse import fuse, lower
 from onnxfuse.language import catalogue
 from onnxfuse.lifting.lift import lift
 from onnxfuse.model.graph import roots
@@ -244,6 +245,22 @@ def test_a_sink_takes_what_hidden_keys_would_have(window: bool) -> None:
     seen = g("Slice", weights, *(np.array([n], np.int64) for n in (0, -1, 3)))
     fused = assert_same(g.proto(g("MatMul", seen, "V")), g.feeds)
     assert (census(fused)["Attention"], census(fused)["Concat"]) == (1, 0)
+
+
+@pytest.mark.parametrize("low", [-2.3726709583555947e38, -3e4])
+def test_scores_of_half_precision_that_are_masked_in_single(low: float) -> None:
+    """Keras' mixed precision: the fill is out of half's range, and a row that it hides throughout has equal weights."""
+    keep = some(B, 1, S, T)
+    keep[0, 0, 1] = False
+    g = Model(operands() | {"mask": keep})
+    q, k, v = (g("Relu", g("Cast", name, to=10)) for name in "QKV")
+    products = g("Cast", g("MatMul", q, g("Transpose", k, perm=[0, 1, 3, 2])), to=1)
+    weights = g("Softmax", choice(g, "mask", products, np.float32(low)), axis=-1)
+    model = g.proto(g("Cast", g("Relu", g("MatMul", g("Cast", weights, to=10), v)), to=1))
+    fused = fuse(model, catalogue.load()).model
+    assert census(fused)["Attention"] == 1
+    got, want = (ReferenceEvaluator(proto).run(None, g.feeds)[0] for proto in (fused, model))
+    np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3)
 
 
 # ------------------------------------------------------------------------------------------------ masks made larger
