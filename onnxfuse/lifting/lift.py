@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.model import ir_version
-from onnxfuse.model.broadcast import broadcast_dim
+from onnxfuse.model.broadcast import broadcast_dim, broadcast_of
 from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, product, symbol
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
@@ -23,6 +23,7 @@ from onnxfuse.model.symbols import (
     needed,
     plain,
     present,
+    renamed,
     same_if,
     same_in_view,
     single,
@@ -137,7 +138,9 @@ class _Known:
         else:
             text = label(name)
             own = Bounded.of(text, 0, self.limits.get(text))
-        own.least, own.whole = max(own in self.present, self.least.get(own, 0)), self.whole.get(own)
+        whole = self.whole.get(own)
+        own.whole = None if whole is None else renamed(whole, {name: self._earliest(name) for name in self.same})
+        own.least = max(own in self.present, self.least.get(own, 0))
         return 1 if own in self.single else symbol(self._earliest(own))
 
     def _earliest(self, name: str) -> str:
@@ -205,7 +208,8 @@ def _met(pairs: list[tuple[Dim, Dim]], inputs: tuple[str, ...]) -> tuple[dict[st
             first, later = sorted((name for name in names if name), key=inputs.index)
             same.setdefault(later, first)
         else:
-            whole.update((name, dim) for name, dim in fitting(a, b).items() if name in inputs and plain(dim) in inputs)
+            own = {name: dim for name, dim in fitting(a, b).items() if name in inputs}
+            whole.update((name, dim) for name, dim in own.items() if all(plain(d) in inputs for d in broadcast_of(dim)))
     return same, whole
 
 

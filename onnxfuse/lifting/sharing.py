@@ -15,6 +15,9 @@ PASSED_ON = SAME_ELEMENTS & (ELEMENTWISE | LIKE_FIRST)
 """Ops whose first output is their first input, of another type at most.  What is seen in another shape is closed there:
 laws may first move the view into a sum."""
 
+SHAPES = ("Shape", "Size")
+"""Ops that read no element: who asks for a shape alone gets it without the value."""
+
 VIEWED = ("Reshape", "Transpose")
 """Ops that give the elements of their operand in another shape or order."""
 
@@ -37,8 +40,9 @@ def shared_values(graph: Graph, effects: Sequence[Effect]) -> set[str]:
         else:
             ordered = sorted(operands, key=str) if node.op_type in COMMUTATIVE else operands
             own = _first(graph, seen.setdefault((node.op_type, node.domain, node.overload, *ordered), {}), index)
-        for position, operand in enumerate(operands):
-            use(operand, (own, position))
+        if node.op_type not in SHAPES:
+            for position, operand in enumerate(operands):
+                use(operand, (own, position))
         if operands and node.op_type in SQUARES:
             use(operands[0], (own, "again"))
         for name in graph.captures.get(index, ()):

@@ -27,16 +27,23 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
         return b
     # A run that does not fail has equal dims here unless one of them is 1, so the broadcast is their maximum; and
     # min(c, n) against n can only be n.
-    names = set[str]()
     for dim, other in ((a, b), (b, a)):
-        text = repr(dim)
         if other in _cut_to(dim):
             return other
-        names |= set(text[6:-1].split("|")) if text.startswith("bcast(") else {text}
-    for dim in (a, b):
-        if repr(dim).startswith("bcast(") and names == set(repr(dim)[6:-1].split("|")):
+    own = [{*map(repr, broadcast_of(dim))} for dim in (a, b)]
+    names = own[0] | own[1]
+    for dim, leaves in zip((a, b), own, strict=True):
+        if names == leaves:
             return dim
     return symbol(Derived.of("bcast(" + "|".join(sorted(names)) + ")", a, b))
+
+
+def broadcast_of(dim: Dim) -> list[Dim]:
+    """The dimensions of which this one is the broadcast; itself if it is none."""
+    for name in dim.symbols if isinstance(dim, Sym) else ():
+        if isinstance(name, Derived) and name.startswith("bcast(") and dim == symbol(name):
+            return [leaf for operand in name.operands for leaf in broadcast_of(operand)]
+    return [dim]
 
 
 def broadcast(*shapes: Shape) -> Shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import gcd
 
-from .broadcast import broadcast_dim
+from .broadcast import broadcast_dim, broadcast_of
 from .dims import (
     Bounded,
     Derived,
@@ -118,21 +118,13 @@ def multiples(a: Dim, b: Dim) -> tuple[Dim, Dim] | None:
 
 def fitting(a: Dim, b: Dim) -> dict[str, Dim]:
     """Symbols → the dimension that they are, or 1, if these two are equal: what a and m are broadcast to is a only
-    where m is that, or 1."""
+    where m is that, or 1; so it is where a is such a broadcast itself."""
     found: dict[str, Dim] = {}
     for whole, other in ((a, b), (b, a)):
-        leaves = broadcast_of(other)
-        if plain(whole) and whole in leaves:
-            found.update((name, whole) for leaf in leaves if leaf != whole and (name := plain(leaf)))
+        leaves, parts = broadcast_of(other), broadcast_of(whole)
+        if all(plain(part) and part in leaves for part in parts):
+            found.update((name, whole) for leaf in leaves if leaf not in parts and (name := plain(leaf)))
     return found
-
-
-def broadcast_of(dim: Dim) -> list[Dim]:
-    """The dimensions of which this one is the broadcast; itself if it is none."""
-    for name in dim.symbols if isinstance(dim, Sym) else ():
-        if isinstance(name, Derived) and name.startswith("bcast(") and dim == symbol(name):
-            return [leaf for operand in name.operands for leaf in broadcast_of(operand)]
-    return [dim]
 
 
 def plain(dim: Dim) -> str | None:

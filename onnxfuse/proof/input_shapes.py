@@ -168,7 +168,7 @@ def _kind(item: Input, axis: int, symbol: str) -> str:
     if item.dtype.kind in "fV" and not item.usage.mask:
         if rank >= 4 and axis >= 2:
             return "image"
-        if rank == 2 or (rank == 3 and axis == 2):
+        if rank == 2 or (rank == 3 and (axis == 2 or item.dims[2] == 1)):  # of one channel, which may come last
             return "signal"
     return "sequence"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onnxfuse.model.broadcast import broadcast_dim
+from onnxfuse.model.broadcast import broadcast_dim, broadcast_of
 from onnxfuse.model.dims import END, Dim, Shape, Sym, product, viewed
-from onnxfuse.model.symbols import broadcast_of
 from onnxfuse.terms.term import Term, Terms
 
 from .operators import op_node

@@ -30,7 +30,7 @@ from onnxfuse.model.dims import (
 )
 from onnxfuse.model.op_traits import RESHAPES
 
-from .term import INTEGER, Array, Attributes, Term, Terms
+from .term import INTEGER, PRECISE, Array, Attributes, Term, Terms
 
 
 def slice_bounds(args: list[Term]) -> list[tuple[int, Dim, Dim, int]] | None:
@@ -148,6 +148,8 @@ def shape_data(op: str, args: list[Term], attrs: Attributes, shape: Shape | None
         return None if source is None else _array(source[attrs.get("start", 0) : attrs.get("end")])
     if op == "Size":
         return None if args[0].shape is None else np.array(product(args[0].shape), object)
+    if op == "Cast" and attrs["to"] in INTEGER and args[0].dtype in PRECISE:
+        return _held(args[0])
     if not args or args[0].data is None:
         return None
     data = [a.data for a in args]
@@ -198,6 +200,24 @@ def shape_data(op: str, args: list[Term], attrs: Attributes, shape: Shape | None
     elif op == "Neg":
         return _array([-x for x in first.ravel()], first.shape)
     return None
+
+
+def _held(term: Term) -> Array | None:
+    """The integers that a real tensor holds: an exporter (tf2onnx) has the larger and the smaller of real numbers
+    alone, and converts sizes there and back."""
+    if term.op == "Cast" and term.args[0].dtype in INTEGER:
+        return term.args[0].data
+    if term.op in ("Max", "Min") and len(term.args) == 2:
+        held = [_held(a) for a in term.args]
+        if held[0] is None or held[1] is None:
+            return None
+        results = [_ARITHMETIC[term.op](p, q) for p, q in zip(*_flat(held[0], held[1]), strict=True)]
+        return _array(results, np.broadcast_shapes(held[0].shape, held[1].shape))
+    if not term.by_content or not callable(term.load):
+        return None
+    values = term.load()
+    whole = values.size <= 64 and bool((np.abs(values) <= END).all()) and bool((np.rint(values) == values).all())
+    return values.astype(np.int64).astype(object) if whole else None
 
 
 def _cut(bounds: Sequence[tuple[int, Any, Any, int]], rank: int) -> tuple[slice, ...]:

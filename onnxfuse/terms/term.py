@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 REAL = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+PRECISE = REAL - HALF
+"""Real types that hold every size and position of a tensor: integers up to 2**24."""
 INTEGER = frozenset({TensorProto.INT64, TensorProto.INT32})
 SMALL = 1024
 """Constants up to so many elements are compared and folded by content when the graph is read, larger ones on demand."""

@@ -24,6 +24,10 @@ def test_what_two_nodes_read_is_shared_and_what_one_reads_is_not() -> None:
     assert shared("a = Add (x, z)  y = Tanh (a)") == set()
 
 
+def test_who_asks_for_a_shape_alone_does_not_share() -> None:
+    assert shared("a = Add (x, z)  s = Shape (a)  e = Expand (z, s)  y = Mul (a, e)") == set()
+
+
 def test_what_one_node_reads_twice_is_shared() -> None:
     assert shared("a = Add (x, z)  y = Mul (a, a)") == {"a"}
     assert shared("a = Add (x, z)  y = ReduceSumSquare (a)") == {"a"}, "it is its square"

@@ -157,7 +157,8 @@ def test_multiples_that_meet_are_equal_beside_their_factor() -> None:
 def test_what_is_broadcast_to_a_dimension_fits_it() -> None:
     assert fitting(a, broadcast_dim(a, b)) == {"b": a}
     assert fitting(broadcast_dim(broadcast_dim(a, b), c), a) == {"b": a, "c": a}
-    assert fitting(a, broadcast_dim(b, c)) == {}
+    assert fitting(broadcast_dim(a, c), broadcast_dim(broadcast_dim(a, b), c)) == {"b": broadcast_dim(a, c)}
+    assert fitting(a, broadcast_dim(b, c)) == fitting(broadcast_dim(a, b), broadcast_dim(b, c)) == {}
     assert fitting(a, b) == {}
     fits = symbol(Bounded.of("b", whole=a))
     assert broadcast_dim(a, fits) == broadcast_dim(fits, a) == a

@@ -15,6 +15,14 @@ def test_an_image_need_not_be_square() -> None:
     assert [case.inputs["x"].shape[2:] for case in found] == [(37, 37), (64, 64), (37, 64), (1, 1)]
 
 
+def test_a_signal_of_one_channel_may_have_it_last() -> None:
+    """Moonshine in Keras: windows of 127 samples, of which no sequence of words is as long."""
+    found = cases(parse("g (float[b, unk, 1] x) => (y) { y = Identity(x) }"))
+    assert [case.inputs["x"].shape[1] for case in found][:2] == [401, 1601]
+    found = cases(parse("g (float[b, unk, 2] x) => (y) { y = Identity(x) }"))
+    assert found[0].inputs["x"].shape[1] == 7
+
+
 @pytest.mark.parametrize("mask", ["seq", "total", "past + seq"])
 def test_a_mask_beside_a_cache_covers_it(mask: str) -> None:
     name = mask if mask.isidentifier() else "t"

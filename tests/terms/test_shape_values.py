@@ -100,6 +100,20 @@ def test_shapes_and_sizes() -> None:
     assert computed(terms, "Shape", terms.input("u", None, FLOAT)) is None
 
 
+def test_sizes_that_were_compared_as_real_numbers() -> None:
+    terms = Terms()
+    real = terms.raw("Cast", [ints(terms, n, 6)], (("to", FLOAT),), shape=(2,), dtype=FLOAT)
+    bound = terms.constant(np.array([-1e9, 8.0], np.float32), FLOAT)
+    larger = terms.raw("Max", [real, bound], shape=(2,), dtype=FLOAT)
+    assert computed(terms, "Cast", larger, to=INT64) == [n, 8]
+    assert computed(terms, "Cast", real, to=INT64) == [n, 6]
+    for values in ([0.5, 8.0], [-np.inf, 8.0], [np.nan, 8.0]):
+        other = terms.raw("Max", [real, terms.constant(np.array(values, np.float32), FLOAT)], shape=(2,), dtype=FLOAT)
+        assert computed(terms, "Cast", other, to=INT64) is None
+    half = terms.raw("Cast", [ints(terms, n)], (("to", TensorProto.FLOAT16),), shape=(1,), dtype=TensorProto.FLOAT16)
+    assert computed(terms, "Cast", half, to=INT64) is None, "it holds 2,048 positions"
+
+
 def test_arithmetic_of_sizes() -> None:
     terms = Terms()
     a, b = ints(terms, n, 6), ints(terms, 2)

@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from onnx.reference import ReferenceEvaluator
 
-from onnxfuse.fusing.fuse import lower
+from onnxfuse.fusing.fuse import fuse, lower
 from onnxfuse.language import catalogue
 from onnxfuse.lifting.lift import lift
 from onnxfuse.model.graph import roots
@@ -209,3 +210,139 @@ def test_weights_hidden_otherwise_are_not_guarded(low: float, behind: str) -> No
     g = Model(operands() | {"mask": some(B, 1, S, T), "other": draw(B, 1, S, T) > 0})
     fused = assert_same(g.proto(hidden_twice(g, low, behind)), g.feeds)
     assert census(fused)["Attention"] == 0
+
+
+# ------------------------------------------------------------------------------------------------ of what is no product
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("form", ["bias", "softcap"])
+def test_scores_with_a_bias_or_a_softcap_are_chosen_as_products_are(form: str, twice: bool) -> None:
+    """BLOOM and Falcon, and Gemma 2, whose weights are hidden behind the softmax as well."""
+    keep = some(B, 1, S, T)
+    keep[0, 0, 1] = False
+    g = Model(operands() | {"mask": keep, "bias": draw(1, H, 1, T)})
+    products = g("Mul", scores(g), np.float32(0.25))
+    capped = g("Mul", g("Tanh", g("Mul", products, np.float32(0.02))), np.float32(50))
+    chosen = choice(g, "mask", g("Add", products, "bias") if form == "bias" else capped, np.float32(-1e9))
+    weights = g("Softmax", chosen, axis=-1)
+    hidden = choice(g, "mask", weights, np.float32(0)) if twice else weights
+    fused = assert_same(g.proto(g("MatMul", hidden, "V")), g.feeds)
+    assert (census(fused)["Attention"], census(fused)["Softmax"]) == (1, 0)
+
+
+@pytest.mark.parametrize("window", [False, True])
+def test_a_sink_takes_what_hidden_keys_would_have(window: bool) -> None:
+    """gpt-oss, whose scores are chosen twice where a window hides keys as well."""
+    keep = some(B, 1, S, T)
+    keep[0, 0, 1] = False
+    g = Model(operands() | {"mask": keep, "near": some(S, T), "sink": draw(1, H, 1, 1)})
+    low = np.float32(-1e9)
+    products = g("Mul", scores(g), np.float32(0.25))
+    near = choice(g, "near", products, low) if window else products
+    sink = g("Expand", "sink", np.array([B, H, S, 1], np.int64))
+    weights = g("Softmax", g("Concat", choice(g, "mask", near, low), sink, axis=-1), axis=-1)
+    seen = g("Slice", weights, *(np.array([n], np.int64) for n in (0, -1, 3)))
+    fused = assert_same(g.proto(g("MatMul", seen, "V")), g.feeds)
+    assert (census(fused)["Attention"], census(fused)["Concat"]) == (1, 0)
+
+
+@pytest.mark.parametrize("low", [-2.3726709583555947e38, -3e4])
+def test_scores_of_half_precision_that_are_masked_in_single(low: float) -> None:
+    """Keras' mixed precision: the fill is out of half's range, and a row that it hides throughout has equal weights."""
+    keep = some(B, 1, S, T)
+    keep[0, 0, 1] = False
+    g = Model(operands() | {"mask": keep})
+    q, k, v = (g("Relu", g("Cast", name, to=10)) for name in "QKV")
+    products = g("Cast", g("MatMul", q, g("Transpose", k, perm=[0, 1, 3, 2])), to=1)
+    weights = g("Softmax", choice(g, "mask", products, np.float32(low)), axis=-1)
+    model = g.proto(g("Cast", g("Relu", g("MatMul", g("Cast", weights, to=10), v)), to=1))
+    fused = fuse(model, catalogue.load()).model
+    assert census(fused)["Attention"] == 1
+    got, want = (ReferenceEvaluator(proto).run(None, g.feeds)[0] for proto in (fused, model))
+    np.testing.assert_allclose(got, want, rtol=5e-3, atol=5e-3)
+
+
+# ------------------------------------------------------------------------------------------------ masks made larger
+
+
+def test_a_mask_that_is_made_as_large_as_the_scores_is_the_mask() -> None:
+    """ALBERT and Whisper: `ones_like(scores) & mask`, by a shape that asks for no element of the scores."""
+    g = named()
+    g.dims = BATCHES | {"mask": ["bm", 1, 1, "n"]}
+    products = g("Mul", scores(g), np.float32(0.25))
+    keep = g("And", g("Expand", np.array(True), g("Shape", products)), "mask")
+    fused = assert_same(g.proto(mixed(g, choice(g, keep, products, LOWEST))), g.feeds)
+    assert (census(fused)["Attention"], census(fused)["Expand"]) == (1, 0)
+
+
+BETWEEN = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[A, {n}, 7, 8] x, float[M, {n}, 7, 8] y, float[B, 1, 7, 8] m) => (z)
+<int64[3] left = {{-1, 7, 8}}, int64[3] right = {{-1, 8, 7}}> {{
+    s = Add (x, y)
+    h = Add (s, m)
+    v = Transpose <perm = [0, 1, 3, 2]> (s)
+    a = Reshape (h, left)
+    b = Reshape (v, right)
+    z = MatMul (a, b)
+}}"""
+
+
+def test_a_batch_that_is_broadcast_itself_is_what_another_fits() -> None:
+    """A mask's batch is that of the sum of two embeddings, or 1, where weights and values have joined it to heads."""
+    assert dims_of(BETWEEN.format(n=4), "h")[0] == "bcast(A|M)"
+    assert dims_of(BETWEEN.format(n=1), "h")[0] == "bcast(A|B|M)"
+
+
+CHAIN = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[A, 4, 7, 8] x, float[M, 4, 7, 8] y, float[B, 1, 7, 8] m) => (z)
+<int64[3] left = {-1, 7, 8}, int64[3] right = {-1, 8, 7}> {
+    s = Add (y, m)
+    v = Transpose <perm = [0, 1, 3, 2]> (y)
+    b = Reshape (v, right)
+    a = Reshape (s, left)
+    p = MatMul (a, b)
+    c = Reshape (x, left)
+    q = MatMul (c, b)
+    z = Add (p, q)
+}"""
+
+
+def test_a_batch_that_another_fits_may_turn_out_to_be_an_earlier_one() -> None:
+    assert dims_of(CHAIN, "s")[0] == "A"
+
+
+# ------------------------------------------------------------------------------------------------ sizes as real numbers
+
+POSITIONS = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[B, S, 8] x) => (float[B, S, 8] z)
+<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, float first = {0.0}, float step = {1.0},
+ float[1] least = {-1000000000.0}> {
+    shape = Shape (x)
+    size = Slice (shape, one, two, zero)
+    length = Squeeze (size, zero)
+    limit = Cast <to = 1> (length)
+    positions = Range (first, limit, step)
+    number = Cast <to = 1> (size)
+    larger = Max (number, least)
+    stop = Cast <to = 7> (larger)
+    part = Slice (positions, zero, stop, zero)
+    column = Unsqueeze (part, one)
+    z = Add (x, column)
+}"""
+
+
+def test_positions_and_bounds_that_are_counted_in_real_numbers_have_the_sequence_s_length() -> None:
+    """`arange(length, dtype="float32")`, and a slice whose bounds tf2onnx compares as real numbers."""
+    assert dims_of(POSITIONS, "positions") == ["S"]
+    assert dims_of(POSITIONS, "part") == ["S"]
+    model = parser.parse_model(POSITIONS)
+    fused = assert_same(model, {"x": draw(2, 5, 8)})
+    assert census(fused)["Slice"] == census(fused)["Max"] == 0
+
+
+def test_a_gelu_by_the_complementary_error_function() -> None:
+    g = Model({"x": draw(2, 3, 8)})
+    complement = g("Sub", np.float32(1), g("Erf", g("Mul", "x", np.float32(-(0.5**0.5)))))
+    fused = assert_same(g.proto(g("Mul", g("Mul", np.float32(0.5), "x"), complement)), g.feeds)
+    assert census(fused) == {"Gelu": 1}

@@ -16,7 +16,7 @@ import numpy as np
 from onnxfuse.model.dims import Dim, at_least
 from onnxfuse.model.op_traits import ELEMENTWISE, FOLDABLE
 from onnxfuse.terms.fold import decided, evaluate
-from onnxfuse.terms.normal.gather import affine, broadcast_steps
+from onnxfuse.terms.normal.affine import affine, broadcast_steps
 from onnxfuse.terms.term import Array, Term, static
 
 LARGEST = 1 << 24

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, Shape
-from onnxfuse.terms.normal.gather import DEPTH, affine, broadcast_steps
+from onnxfuse.terms.normal.affine import DEPTH, affine, broadcast_steps
 from onnxfuse.terms.term import REAL, Term
 
 

@@ -7,7 +7,7 @@ import math
 from onnxfuse.terms.term import Term
 
 from .merges import lift_merge, merges_rows
-from .table import Applied, law, make
+from .table import Applied, law, make, scaled, split_scalar
 from .views import reshape
 
 
@@ -40,6 +40,15 @@ def _greater_or_equal(a: Applied) -> Term | None:
 @law("Tanh IsNaN", "f(merge(MatMul(x, y))) = merge(f(MatMul(x, y)))")
 def _of_scores(a: Applied) -> Term | None:
     return lift_merge(a.terms, a.op, a.args, a.args[0].shape)
+
+
+@law("Erf Tanh Sin", "f(-2 * x) = -1 * f(2 * x)")
+def _odd(a: Applied) -> Term | None:
+    """TensorFlow and JAX have erfc(-x) in a GELU, which an exporter writes as 1 - erf(-x)."""
+    split = split_scalar(a.args[0])
+    if split is None or not split[1] < 0:
+        return None
+    return scaled(a.terms, a.as_op(a.op, scaled(a.terms, split[0], -split[1])), -1)
 
 
 @law("Gelu FastGelu QuickGelu Swish Mish HardSwish", "f(merge(x)) = merge(f(x))")

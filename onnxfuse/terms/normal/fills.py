@@ -29,6 +29,15 @@ def _computed_once(a: Applied) -> Term | None:
     return expand(a.terms, make(a.terms, a.op, numbers, a.attrs), a.shape)
 
 
+@law("Cast Not", "f(Expand(Reshape(row > 0, (4,)), (4, 4))) = Expand(f(Reshape(row > 0, (4,))), (4, 4))")
+def _of_repeated_truths(a: Applied) -> Term | None:
+    """What is repeated is converted once: Keras makes a mask as large as the scores before it chooses by it."""
+    x = a.args[0]
+    if x.op != "Expand" or len(x.args) > 1 or a.shape is None or x.dtype != TensorProto.BOOL or x.constant:
+        return None
+    return expand(a.terms, make(a.terms, a.op, [x.args[0]], a.attrs), a.shape)
+
+
 @law("Gather", "Gather(Expand(true, (4000,)), (3, 5)) = Expand(true, (2,))")
 def _picked(a: Applied) -> Term | None:
     """Whichever element is taken, it is that number."""

@@ -1,173 +1,30 @@
 """Normal forms of gathering by indices that are computed, not data: what they pick is a view.
 
 Exporters spell a padding mask as a gather over a mesh of ranges, and positions as a gather by a range.  Such indices
-are affine in their own coordinates, index[i, j, ..] = offset + a*i + b*j + .., which `affine` recognises through
-ranges, views, sums and multiples; a Gather or GatherND by them is a Slice, Transpose, Reshape and Expand of the data.
+are `affine` in their own coordinates; a Gather or GatherND by them is a Slice, Transpose, Reshape and Expand of the
+data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
+from onnx import TensorProto
 
-from onnxfuse.model.dims import Dim, Shape, Sym, at_least, product
+from onnxfuse.model.dims import Dim, Shape, at_least, product
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer_table import normal_axis
-from onnxfuse.terms.term import INTEGER, Array, Term, Terms, static
+from onnxfuse.terms.term import INTEGER, PRECISE, Array, Term, Terms, static
 
+from .affine import LARGEST, Affine, affine, affine_array, broadcast_steps
 from .axes import blocks_of
 from .concat import chosen
+from .ranges import MODERATE
 from .table import Applied, law, make
 from .views import expand, reshape, slice_axis, transpose
-
-LARGEST = 1 << 20
-"""Elements of a constant index that is looked into."""
-
-
-DEPTH = 20
-"""Steps of index arithmetic that are looked through."""
-
-
-@dataclass(frozen=True)
-class Affine:
-    """offset + sum of steps[a] * (coordinate along axis a)."""
-
-    offset: Dim
-    steps: tuple[Dim, ...]
-
-
-def affine(term: Term, depth: int = DEPTH) -> Affine | None:
-    """An integer tensor as a function of its coordinates, or None where it is none that is known to be affine."""
-    shape = term.shape
-    if shape is None or term.dtype not in INTEGER or not depth:
-        return None
-    if term.data is not None and term.data.size and max(term.data.shape, default=1) == term.data.size:
-        return _affine_sizes(term.data)
-    if term.op == "Constant":
-        dims = static(shape)
-        return None if dims is None or np.prod(dims) > LARGEST else _affine_array(np.asarray(value_of(term)))
-    if term.op == "Range":
-        start, _, step = (a.data for a in term.args)
-        return None if start is None or step is None else Affine(start.item(), (step.item(),))
-    rule = _STEPS.get(term.op)
-    inner = [affine(a, depth - 1) for a in term.args] if rule is not None else []
-    if rule is None or not inner or None in inner:
-        return None
-    return rule(term, shape, [a for a in inner if a is not None])
-
-
-def _affine_sizes(data: Array) -> Affine | None:
-    """The affine function that a vector of sizes is, if each is as far from the one before it."""
-    first, *others = data.reshape(-1)
-    step = others[0] - first if others else 0
-    if any(size != first + step * i for i, size in enumerate(others, start=1)):
-        return None
-    return Affine(first, tuple(step if dim > 1 else 0 for dim in data.shape))
-
-
-def _affine_array(array: Array) -> Affine | None:
-    """The affine function that a constant is, if it is one."""
-    if not array.size:
-        return None
-    origin = array[(0,) * array.ndim]
-    expected = np.full(array.shape, origin, np.int64)
-    steps = []
-    for axis, dim in enumerate(array.shape):
-        corner = [0] * array.ndim
-        corner[axis] = 1
-        step = int(array[tuple(corner)] - origin) if dim > 1 else 0
-        steps.append(step)
-        expected += (step * np.arange(dim)).reshape([dim if i == axis else 1 for i in range(array.ndim)])
-    return Affine(int(origin), tuple(steps)) if (expected == array).all() else None
-
-
-Step: TypeAlias = Callable[[Term, Shape, list[Affine]], Affine | None]
-
-
-def _same(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-    return args[0] if len(args) == 1 and term.args[0].dtype in INTEGER else None
-
-
-def _reshaped(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-    """Only axes of 1 come and go."""
-    source = term.args[0].shape
-    if source is None or len(args) != 1 or [d for d in source if d != 1] != [d for d in shape if d != 1]:
-        return None
-    steps = iter([s for s, d in zip(args[0].steps, source, strict=True) if d != 1])
-    return Affine(args[0].offset, tuple(next(steps) if d != 1 else 0 for d in shape))
-
-
-def _transposed(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-    return Affine(args[0].offset, tuple(args[0].steps[i] for i in term.attr("perm")))
-
-
-def broadcast_steps(steps: Sequence[Dim], source: Shape | None, shape: Shape) -> tuple[Dim, ...]:
-    """The steps in a shape that the source is broadcast to: none along an axis that it does not have, or has of 1."""
-    assert source is not None
-    own = tuple(0 if d == 1 else s for s, d in zip(steps, source, strict=True))
-    return (0,) * (len(shape) - len(source)) + own
-
-
-def _fits(source: Shape | None, shape: Shape) -> bool:
-    """Is it known which axes are broadcast?  An unknown length that becomes a number is that number, or 1."""
-    own = shape[len(shape) - len(source or ()) :]
-    return not any(isinstance(d, Sym) and isinstance(whole, int) for d, whole in zip(source or (), own, strict=True))
-
-
-def _expanded(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-    source = term.args[0].shape
-    if len(args) != 1 or not _fits(source, shape):
-        return None
-    return Affine(args[0].offset, broadcast_steps(args[0].steps, source, shape))
-
-
-def _sliced(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-    axis, start, step = term.attr("axis"), term.attr("start"), term.attr("step")
-    if len(args) != 1 or not at_least(start, 0) or step < 1:
-        return None
-    steps = tuple(s * step if a == axis else s for a, s in enumerate(args[0].steps))
-    return Affine(args[0].offset + args[0].steps[axis] * start, steps)
-
-
-def _sum(sign: int) -> Step:
-    def step(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-        if not all(_fits(t.shape, shape) for t in term.args):
-            return None
-        p, q = (broadcast_steps(a.steps, t.shape, shape) for a, t in zip(args, term.args, strict=True))
-        return Affine(args[0].offset + sign * args[1].offset, tuple(x + sign * y for x, y in zip(p, q, strict=True)))
-
-    return step
-
-
-def _negated(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-    return Affine(-args[0].offset, tuple(-s for s in args[0].steps))
-
-
-def _multiple(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-    """A product, one of whose factors is the same everywhere."""
-    for i in (0, 1):
-        if not any(args[i].steps) and _fits(term.args[1 - i].shape, shape):
-            factor, other = args[i].offset, args[1 - i]
-            steps = broadcast_steps(other.steps, term.args[1 - i].shape, shape)
-            return Affine(other.offset * factor, tuple(s * factor for s in steps))
-    return None
-
-
-_STEPS: dict[str, Step] = {
-    "Cast": _same,
-    "Reshape": _reshaped,
-    "Transpose": _transposed,
-    "Expand": _expanded,
-    "Slice": _sliced,
-    "Add": _sum(1),
-    "Sub": _sum(-1),
-    "Mul": _multiple,
-    "Neg": _negated,
-}
 
 # ------------------------------------------------------------------------------------------------ what indices pick
 
@@ -326,7 +183,7 @@ def _components(index: Term, count: int) -> list[Affine | None]:
         dims = static(index.shape)
         if dims is not None and np.prod(dims) <= LARGEST:
             array = np.asarray(value_of(index))
-            return [_affine_array(array[..., k]) for k in range(count)]
+            return [affine_array(array[..., k]) for k in range(count)]
     whole = affine(index) if count == 1 else None
     return [None if whole is None else Affine(whole.offset, whole.steps[:-1])] * count
 
@@ -371,3 +228,40 @@ def _decided(a: Applied) -> Term | None:
     else:
         return None
     return expand(a.terms, a.terms.constant(np.full((1,) * len(a.shape), truth), a.dtype), a.shape)
+
+
+@law("Range", "Range(0, 2000, 1) = Cast(arange(2000))")
+def _of_integers(a: Applied) -> Term | None:
+    """Positions as real numbers are those of integers, whose length is known where that is."""
+    if a.dtype not in PRECISE:
+        return None
+    bounds = [_integer(a.terms, x) for x in a.args]
+    known = [b for b in bounds if b is not None]
+    if len(known) < len(bounds) or any(x.dtype != known[1].dtype and not x.constant for x in known):
+        return None
+    dtype = known[1].dtype
+    alike = [x if x.dtype == dtype else make(a.terms, "Cast", [x], {"to": dtype}) for x in known]
+    return make(a.terms, "Cast", [make(a.terms, "Range", alike, {})], {"to": a.dtype})
+
+
+def _integer(terms: Terms, x: Term) -> Term | None:
+    """The integer that a real number is: one that is written, or a size."""
+    if x.scalar is not None:
+        whole = x.scalar.is_integer() and abs(x.scalar) < MODERATE
+        return terms.constant(np.array(int(x.scalar)), TensorProto.INT64) if whole else None
+    return x.args[0] if x.op == "Cast" and x.args[0].dtype in INTEGER and x.args[0].data is not None else None
+
+
+@law("CumSum", "CumSum(Expand((1,), (2000,)), 0, exclusive=1) = arange(2000)")
+def _counted(a: Applied) -> Term | None:
+    """Ones that are summed up count (a mask's band, as tf2onnx writes it)."""
+    x, axis = a.args[0], a.args[1].scalar
+    one = x.args[0] if x.op == "Expand" and len(x.args) == 1 else None
+    if one is None or not one.scalar or a.dtype not in INTEGER or axis is None or a.attrs.get("reverse"):
+        return None
+    if a.shape is None or len(a.shape) != 1:
+        return None
+    step = int(one.scalar)
+    first = 0 if a.attrs.get("exclusive") else step
+    bounds = [a.terms.integers(np.array(n, object), a.dtype) for n in (first, first + step * a.shape[0], step)]
+    return make(a.terms, "Range", bounds, {})

@@ -22,8 +22,9 @@ import numpy as np
 from onnxfuse.model.dims import Dim, at_least, product
 from onnxfuse.terms.term import REAL, Term, Terms, same_shape
 
+from .affine import affine
 from .axes import moves_ones
-from .gather import affine, runs
+from .gather import runs
 from .ranges import every
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled

@@ -158,7 +158,7 @@ def _either_way(a: Applied) -> Term | None:
 @law("Where", "Where(x > 0, Where(y > 0, a, 7), 7) = Where(And(x > 0, y > 0), a, 7)")
 def _nested(a: Applied) -> Term | None:
     for keep, inner, low in _sides(a.terms, *a.args):
-        if inner.op == "Where" and low.scalar is not None and same_shape(inner.shape, a.shape):
+        if inner.op == "Where" and low.scalar is not None and a.shape is not None:
             for also, value, other in _sides(a.terms, *inner.args):
                 if other is low:
                     return a.as_op("Where", make(a.terms, "And", [keep(), also()], {}), value, low)

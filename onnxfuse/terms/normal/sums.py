@@ -8,7 +8,7 @@ longer ones would steal the 0.5 of a GELU.  Integers do not obey: their division
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -76,26 +76,32 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
 
 
 def _unexpanded(terms: Terms, op: str, args: Sequence[Term], shape: Shape | None) -> Sequence[Term]:
-    """The operands without what repeats one over dims that others have as well: a number, or what a product repeats of
-    a reduction."""
+    """The operands without what repeats one over dims that others have as well: a number, a mask of 0 and 1, or what a
+    product repeats of a reduction."""
     mask = any(a.op == "Where" and all(map(is_number, a.args[1:])) for a in args)
-    inner = [_repeated(terms, a, vector=mask) or (_repeated_row(terms, a) if op == "Mul" else None) for a in args]
+    inner = [_repeated(terms, a, vector=mask) or _repeated_row(terms, op, a) for a in args]
     if shape is None or all(term is None for term in inner):
         return args
     kept = list(args)
     for i, term in enumerate(inner):
         others = [b.shape for j, b in enumerate(kept) if j != i and b.shape is not None]
-        if term is not None and others and broadcast(*others) == shape:
+        if term is not None and term.shape is not None and others and broadcast(*others, term.shape) == shape:
             kept[i] = term
     return kept
 
 
-def _repeated_row(terms: Terms, term: Term) -> Term | None:
-    """What a term repeats along axes that a reduction left, as it does where a mean is differentiated."""
+def _repeated_row(terms: Terms, op: str, term: Term) -> Term | None:
+    """What a term repeats of a mask, or along axes that a reduction left, as it does where a mean is differentiated."""
     base, factor = hoisted(term)
-    if base.op != "Expand" or len(base.args) > 1 or not _reduced(base.args[0]):
+    if base.op != "Expand" or len(base.args) > 1 or base.args[0].rank != base.rank:
         return None
-    return scaled(terms, base.args[0], factor) if base.args[0].rank == base.rank else None
+    inner = base.args[0]
+    return scaled(terms, inner, factor) if _truths(inner) or (op == "Mul" and _reduced(inner)) else None
+
+
+def _truths(term: Term) -> bool:
+    """Is it 1 where a condition holds, and 0 elsewhere?"""
+    return term.op == "Cast" and term.args[0].dtype == TensorProto.BOOL
 
 
 def _reduced(term: Term) -> bool:
@@ -224,6 +230,24 @@ def _opened(product_: Term) -> tuple[list[Term], float]:
             factors.append(base)
             number *= multiple
     return factors, number
+
+
+@law("Add Sum", "a * Cast(x > 0) * 2 + b * Cast(Not(x > 0)) = Where(x > 0, a * 2, b)")
+def _choice(a: Applied) -> Term | None:
+    """As tf2onnx writes one, by products: of what is finite."""
+    for x, y in (a.args, a.args[::-1]) if a.real and len(a.args) == 2 else ():
+        for keep, chosen in _kept(a.terms, x):
+            for other, instead in _kept(a.terms, y):
+                if other.op == "Not" and other.args[0] is keep:
+                    return a.as_op("Where", keep, chosen, instead)
+    return None
+
+
+def _kept(terms: Terms, term: Term) -> Iterator[tuple[Term, Term]]:
+    """Each condition by which a product is 0 where it does not hold, and the other factors."""
+    for i, factor in enumerate(term.args) if term.op == "Mul" else ():
+        if _truths(factor):
+            yield factor.args[0], combine(terms, "Mul", term.args[:i] + term.args[i + 1 :])
 
 
 @law("Add Sum", "(a + (b + 2)) + 3 = a + b + 5")

@@ -74,3 +74,12 @@ def test_what_holds_everywhere_is_known_after_it_was_expanded_twice(t: Space) ->
     x, one = t.input("x", b, s, s), t.terms.constant(np.ones((1, 1, 1), bool), BOOL)
     rows = expand(t.terms, one, (1, s, 1))
     assert t.op("Where", expand(t.terms, rows, (b, s, s)), x, t.number(0)) is x
+
+
+def test_choices_by_conditions_that_are_broadcast_are_one(t: Space, keep: Term) -> None:
+    """A mask of a length of its own, about scores that a window has hidden."""
+    near, x = t.input("near", s, 1, dtype=BOOL), t.input("x", s, s)
+    low = t.number(LOWEST)
+    both = t.op("Where", t.reshape(keep, b, 1, s), t.op("Where", near, x, low), low)
+    assert both is t.op("Where", t.op("And", t.reshape(keep, b, 1, s), near), x, low)
+    assert both.shape == (b, s, s)
