@@ -100,9 +100,15 @@ class _Graph:
         self.inputs = {info.name for info in graph.input} - self.constants
         self.fixed = set(self.constants)
         """Values that are the same whatever the model is fed: other numbers may have been made of them."""
+        self.sized = set(self.constants)
+        """Values that are the same for all that has the same shapes."""
         for node in self.nodes:
-            if node.op_type not in RANDOM and self.fixed.issuperset(filter(None, node.input)) and not has_bodies(node):
+            if node.op_type in RANDOM or has_bodies(node):
+                continue
+            if self.fixed.issuperset(filter(None, node.input)):
                 self.fixed.update(node.output)
+            if node.op_type in SHAPE_QUERIES or self.sized.issuperset(filter(None, node.input)):
+                self.sized.update(node.output)
 
     def cone(self, output: str, stop: Callable[[str], bool], shapes: bool, known: Collection[str] = ()) -> _Cone | None:
         """What is behind `output` up to inputs and stops, with `shapes` up to shapes taken of anything else, and behind
@@ -235,14 +241,15 @@ def bound(
     original: onnx.ModelProto, fused: onnx.ModelProto, sites: Iterable[Cut], known: Collection[str]
 ) -> dict[Cut, Cut]:
     """Of sites with stops that both models compute from their other stops, such as a root mean square beside what it is
-    of: the same with these computed, since a fused op may do that again.  Under noise they are two numbers, and of a
-    real run one has the digits of the models' own precision where the other is computed in float64.
+    of, or from constants and shapes, such as queries that are learned and repeated: the same with these computed, since
+    a model may do that again.  Under noise they are two numbers, and of a real run one has the digits of the models'
+    own precision where the other is computed in float64.
 
     Only values that are `known` are fed."""
     before, after = _Graph(original), _Graph(fused)
     found: dict[Cut, Cut] = {}
     for site in sites:
-        kept = _sources(before, after, site.stops, known)
+        kept = _sources(before, after, site.stops, known) - (before.sized & after.sized)
         made = _site(before, after, site.output, kept, known) if len(kept) < len(site.stops) else None
         if made is not None and {*made.stops, *made.observed} <= set(known):
             found[site] = made

@@ -175,6 +175,20 @@ def test_a_mistake_that_such_a_number_does_not_explain_is_seen(before: str, afte
     assert list(compare(original, wrong)[1]) == ["y"]
 
 
+REPEATED = """g (float[n, 4] x, float[n, 4] z) => (y) <float[1, 4] learned = {{0.2, 0.3, 0.5, 0.7}}> {{
+    s = Shape({}) e = Expand(learned, s) q = Log(e) {} y = Sub(a, b)
+}}"""
+
+
+@pytest.mark.parametrize(("again", "wrong"), [("Log(f)", []), ("Sqrt(f)", ["y"])])
+def test_what_is_repeated_for_each_sample_is_computed_where_a_model_does_it_again(again: str, wrong: list[str]) -> None:
+    """As two heads of a detector read the learned queries each by itself, and the fused model once."""
+    own = f"f = Expand(learned, s) p = {again} a = Add(x, q) b = Mul(x, p)"
+    original = parse(REPEATED.format("t", own).replace("s = ", "t = Exp(z) s = ", 1))
+    fused = parse(REPEATED.format("z", "c = Add(x, q) d = Mul(x, q)").replace("Sub(a, b)", "Sub(c, d)"))
+    assert list(compare(original, fused)[1]) == wrong
+
+
 BESIDE = """g (float[n, 8] x, float[n, 8] z) => (float[n, 8] h, float[n, 8] m, float[n, 8] y) <float c = {1.001}> {
     h = Exp(x)  t = Tanh(z)  m = Mul(h, t)  y = Mul(h, h)
 }"""
