@@ -170,7 +170,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
             both = And (full, wide)
             y = Not (both)
         }""",
-        ["Unsqueeze", "Shape", "Concat", "Expand", "Not"],
+        ["Unsqueeze", "Not", "Shape", "Concat", "Expand"],
     ),
     "the same twice": (
         """g (float[B, 4] x) => (float[B, 4] y) {
