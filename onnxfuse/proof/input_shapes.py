@@ -26,9 +26,13 @@ LADDERS: dict[str, tuple[int, ...]] = {
     "sequence": (7, 13, 16, 5, 32, 3, 64, 128, 2, 1, 77, 256),
     "past": (5, 9, 8, 16, 1),
     "image": (37, 64, 96, 32, 224, 128, 28, 256, 299, 384, 512),
+    "features": (37, 24, 40, 32, 48, 64, 96, 128, 28, 224, 256),
     "signal": (401, 1601, 3000, 50, 16000, 100),
 }
-"""Sizes to try for a dynamic axis, by kind.  Odd ones first: they catch a fusion that rounds or swaps dimensions."""
+"""Sizes to try for a dynamic axis, by kind.  Odd ones first: they catch a fusion that rounds or swaps dimensions.
+Features are smaller than an image, and attention takes each of their places for a position (a U-Net of latents)."""
+_COLOURS = 3
+"""Channels that an image has at most."""
 _BATCH_NAME = re.compile(r"batch|^b$|^bs$", re.IGNORECASE)
 _PAST_NAME = re.compile(r"past|cache", re.IGNORECASE)
 _IMAGE_NAME = re.compile(r"height|width|^h$|^w$", re.IGNORECASE)
@@ -156,18 +160,20 @@ def _kind(item: Input, axis: int, symbol: str) -> str:
         return "batch"
     if _PAST_NAME.search(label):
         return "past"
+    rank = len(item.dims)
+    channels = item.dims[1] if rank >= 4 and axis >= 2 else 0
+    image = "features" if isinstance(channels, int) and channels > _COLOURS else "image"
     if _IMAGE_NAME.search(label):
-        return "image"
+        return image
     if _SIGNAL_NAME.search(label):
         return "signal"
-    rank = len(item.dims)
     if axis == 0 and rank > 1:
         return "batch"
     if item.past:
         return "past"
     if item.dtype.kind in "fV" and not item.usage.mask:
         if rank >= 4 and axis >= 2:
-            return "image"
+            return image
         if rank == 2 or (rank == 3 and (axis == 2 or item.dims[2] == 1)):  # of one channel, which may come last
             return "signal"
     return "sequence"

@@ -315,7 +315,7 @@ def _namesakes(inputs: list[Input], split: frozenset[str]) -> frozenset[str]:
 
 def _splits(inputs: list[Input], kinds: dict[str, str], kind: str) -> Iterator[frozenset[str]]:
     """Sets of inputs, or symbols, that may take another size than the rest: inputs can share a symbol by mistake."""
-    if kind == "image":
+    if kind in ("image", "features"):
         widths = (symbol for item in inputs for dim in item.dims[-1:] for symbol in symbols_of(dim))
         yield frozenset(symbol for symbol in widths if kinds.get(symbol) == kind)
     groups: dict[tuple[Any, ...], list[str]] = {}

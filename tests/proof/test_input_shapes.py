@@ -15,6 +15,15 @@ def test_an_image_need_not_be_square() -> None:
     assert [case.inputs["x"].shape[2:] for case in found] == [(37, 37), (64, 64), (37, 64), (1, 1)]
 
 
+@pytest.mark.parametrize(("channels", "sizes"), [(3, {(64, 64), (64, 96)}), (4, {(24, 24), (24, 40)})])
+def test_features_are_smaller_than_an_image(channels: int, sizes: set[tuple[int, int]]) -> None:
+    """A U-Net halves both sides three times; its attention has all places of latents in a row."""
+    model = parse(f"""g (float[b, {channels}, s1, s2] x) => (y)
+        <float[4] less = {{1, 1, 0.125, 0.125}}, float[4] more = {{1, 1, 8, 8}}> {{
+        a = Resize<mode = "nearest">(x, , less) c = Resize<mode = "nearest">(a, , more) y = Add(x, c) }}""")
+    assert {case.inputs["x"].shape[2:] for case in cases(model)} == sizes
+
+
 def test_a_signal_of_one_channel_may_have_it_last() -> None:
     """Moonshine in Keras: windows of 127 samples, of which no sequence of words is as long."""
     found = cases(parse("g (float[b, unk, 1] x) => (y) { y = Identity(x) }"))
