@@ -21,7 +21,7 @@ def test_features_are_smaller_than_an_image(channels: int, sizes: set[tuple[int,
     model = parse(f"""g (float[b, {channels}, s1, s2] x) => (y)
         <float[4] less = {{1, 1, 0.125, 0.125}}, float[4] more = {{1, 1, 8, 8}}> {{
         a = Resize<mode = "nearest">(x, , less) c = Resize<mode = "nearest">(a, , more) y = Add(x, c) }}""")
-    assert {case.inputs["x"].shape[2:] for case in cases(model)} == sizes
+    assert {case.inputs["x"].shape[2:] for case in cases(model)} - {(1, 1)} == sizes
 
 
 def test_a_signal_of_one_channel_may_have_it_last() -> None:
