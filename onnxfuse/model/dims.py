@@ -8,6 +8,7 @@ may not be exact, the larger of two unknowns) becomes a new symbol named after i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import blake2s
 from itertools import count
 from math import prod
 from typing import TypeAlias, TypeGuard
@@ -17,6 +18,9 @@ END = 10**9
 
 STEPS = 400
 """Sums that are looked at to find whether a dimension is at least another; what takes more is not found."""
+
+_LONGEST = 400
+"""Characters of a symbol's name; that of one which is derived from itself in each layer would double in each."""
 
 Monomial: TypeAlias = tuple[str, ...]
 
@@ -143,6 +147,9 @@ class Derived(str):
 
     @classmethod
     def of(cls, text: str, *operands: Dim) -> Derived:
+        if len(text) > _LONGEST:
+            kind, _, said = text.partition("(")
+            text = f"{kind}({blake2s(said.encode()).hexdigest()})"
         result = cls(text)
         result.operands = operands
         return result

@@ -44,20 +44,30 @@ def label(name: str) -> str:
 
 def renamed(dim: Dim, names: Mapping[str, str | Dim]) -> Dim:
     """The dimension with other symbols or dimensions for these, in what is derived from them as well."""
+    return _renamed(dim, names, {})
+
+
+def _renamed(dim: Dim, names: Mapping[str, str | Dim], made: dict[str, Dim]) -> Dim:
+    """The same; `made` is what symbols have become, each of which may be part of many."""
     if not isinstance(dim, Sym):
         return dim
     total: Dim = 0
     for monomial, coefficient in dim.terms:
         factor: Dim = coefficient
         for name in monomial:
-            if isinstance(name, Derived):
-                a, b = (renamed(operand, names) for operand in name.operands)
-                factor = factor * (symbol(name) if (a, b) == name.operands else _derive(name)(a, b))
-            else:
-                known = names.get(name, name)
-                factor = factor * (symbol(known) if isinstance(known, str) else known)
+            if name not in made:
+                made[name] = _instead(name, names, made)
+            factor = factor * made[name]
         total = total + factor
     return total
+
+
+def _instead(name: str, names: Mapping[str, str | Dim], made: dict[str, Dim]) -> Dim:
+    if isinstance(name, Derived):
+        a, b = (_renamed(operand, names, made) for operand in name.operands)
+        return symbol(name) if (a, b) == name.operands else _derive(name)(a, b)
+    known = names.get(name, name)
+    return symbol(known) if isinstance(known, str) else known
 
 
 def _derive(name: str) -> Callable[[Dim, Dim], Dim]:
@@ -69,13 +79,15 @@ def _derive(name: str) -> Callable[[Dim, Dim], Dim]:
 def told_apart(*dims: Dim) -> dict[str, str]:
     """The symbols in them that were told `apart` → what they are labelled."""
     found: dict[str, str] = {}
+    seen: set[str] = set()
     stack = list(dims)
     while stack:
         dim = stack.pop()
         for name in dim.symbols if isinstance(dim, Sym) else ():
             if isinstance(name, Apart):
                 found[name] = name.label
-            elif isinstance(name, Derived):
+            elif isinstance(name, Derived) and name not in seen:
+                seen.add(name)
                 stack.extend(name.operands)
     return dict(sorted(found.items()))
 
@@ -206,12 +218,19 @@ def last(a: Dim, b: Dim) -> str | None:
 
 def evaluate(dim: Dim, known: Mapping[str, int]) -> int | None:
     """The size of a dimension if symbols with these labels have these sizes; None if one of them is unknown."""
+    return _evaluated(dim, known, {})
+
+
+def _evaluated(dim: Dim, known: Mapping[str, int], sizes: dict[str, int | None]) -> int | None:
+    """The same; `sizes` are those of symbols, each of which may be part of many."""
     if isinstance(dim, int):
         return dim
     total = 0
     for monomial, part in dim.terms:
         for name in monomial:
-            size = _size(name, known)
+            if name not in sizes:
+                sizes[name] = _size(name, known, sizes)
+            size = sizes[name]
             if size is None:
                 return None
             part *= size
@@ -219,11 +238,11 @@ def evaluate(dim: Dim, known: Mapping[str, int]) -> int | None:
     return total
 
 
-def _size(name: str, known: Mapping[str, int]) -> int | None:
+def _size(name: str, known: Mapping[str, int], sizes: dict[str, int | None]) -> int | None:
     """The size of a symbol, of one that is derived from others by theirs."""
     if not isinstance(name, Derived):
         return known.get(label(name))
-    operands = [evaluate(operand, known) for operand in name.operands]
+    operands = [_evaluated(operand, known, sizes) for operand in name.operands]
     if None in operands:
         return None
     size = _derive(name)(*(operand for operand in operands if operand is not None))
