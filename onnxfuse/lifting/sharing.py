@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onnxfuse.model.graph import Graph
-from onnxfuse.model.op_traits import COMMUTATIVE, ELEMENTWISE, LIKE_FIRST, SAME_ELEMENTS, SQUARES
+from onnxfuse.model.op_traits import COMMUTATIVE, ELEMENTWISE, LIKE_FIRST, SAME_ELEMENTS, SHAPE_QUERIES, SQUARES
 from onnxfuse.terms.term import Term
 
 from .effects import Effect
@@ -14,9 +14,6 @@ from .effects import Effect
 PASSED_ON = SAME_ELEMENTS & (ELEMENTWISE | LIKE_FIRST)
 """Ops whose first output is their first input, of another type at most.  What is seen in another shape is closed there:
 laws may first move the view into a sum."""
-
-SHAPES = ("Shape", "Size")
-"""Ops that read no element: who asks for a shape alone gets it without the value."""
 
 VIEWED = ("Reshape", "Transpose")
 """Ops that give the elements of their operand in another shape or order."""
@@ -40,7 +37,7 @@ def shared_values(graph: Graph, effects: Sequence[Effect]) -> set[str]:
         else:
             ordered = sorted(operands, key=str) if node.op_type in COMMUTATIVE else operands
             own = _first(graph, seen.setdefault((node.op_type, node.domain, node.overload, *ordered), {}), index)
-        if node.op_type not in SHAPES:
+        if node.op_type not in SHAPE_QUERIES:  # who asks for a shape alone gets it without the value
             for position, operand in enumerate(operands):
                 use(operand, (own, position))
         if operands and node.op_type in SQUARES:

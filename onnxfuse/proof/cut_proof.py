@@ -155,8 +155,7 @@ def compare_found(
     # Where the first of a kind is not right, or does not run, the others have to speak for themselves.
     wrong |= compared([site for group in groups if group[0].output not in result.right for site in group[1:]])
     made = cuts.bound(original, fused, wrong, known).values() if wrong else ()
-    faint = {name for name in known if any(is_stood_for(values[name]) for values in real)}
-    if again := [site for site in made if not (site.entangled and faint.intersection(site.stops))]:
+    if again := [site for site in made if not (site.entangled and _faint(site, real))]:
         bound = Compared()
         compared(again, bound)
         wrong = {site: reason for site, reason in wrong.items() if site.output not in bound.right}
@@ -167,6 +166,11 @@ def compare_found(
     result.judged, result.count = result.count, result.count + len(stood_for)
     result.wrong = {site: wrong[site] for site in found if site in wrong and not _explained(site, wrong, fused)}
     return result
+
+
+def _faint(site: Cut, real: Sequence[Mapping[str, Any]]) -> bool:
+    """Is a value that it is fed known by its shape and sign alone?"""
+    return any(is_stood_for(values[name]) for values in real for name in site.stops)
 
 
 def _compared(

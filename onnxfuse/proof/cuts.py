@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -100,15 +101,21 @@ class _Graph:
         self.inputs = {info.name for info in graph.input} - self.constants
         self.fixed = set(self.constants)
         """Values that are the same whatever the model is fed: other numbers may have been made of them."""
-        self.sized = set(self.constants)
+        self._add_computed(self.fixed)
+
+    @cached_property
+    def sized(self) -> set[str]:
         """Values that are the same for all that has the same shapes."""
+        asked = {name for node in self.nodes if node.op_type in SHAPE_QUERIES for name in node.output}
+        found = self.constants | asked
+        self._add_computed(found)
+        return found
+
+    def _add_computed(self, known: set[str]) -> None:
+        """Add what nodes compute of these values alone."""
         for node in self.nodes:
-            if node.op_type in RANDOM or has_bodies(node):
-                continue
-            if self.fixed.issuperset(filter(None, node.input)):
-                self.fixed.update(node.output)
-            if node.op_type in SHAPE_QUERIES or self.sized.issuperset(filter(None, node.input)):
-                self.sized.update(node.output)
+            if node.op_type not in RANDOM and known.issuperset(filter(None, node.input)) and not has_bodies(node):
+                known.update(node.output)
 
     def cone(self, output: str, stop: Callable[[str], bool], shapes: bool, known: Collection[str] = ()) -> _Cone | None:
         """What is behind `output` up to inputs and stops, with `shapes` up to shapes taken of anything else, and behind

@@ -68,7 +68,7 @@ class Dataflow:
         Shapes are inferred when the first value is asked for that declares none: few models look up in such a table."""
         if value not in self.dims and not value[0] and not self._inferred:
             self._inferred = True
-            for info in _inferred(self._model):
+            for info in inferred(skeleton(self._model)):
                 self.note_dims(info, "")
         return self.dims.get(value, ())
 
@@ -168,13 +168,14 @@ def _written_out(model: onnx.ModelProto) -> float:
     return size(model.graph.node) if len(sizes) == len(bodies) else math.inf
 
 
-def _inferred(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
-    """What onnx infers of the values of the main graph; nothing where it fails, or would take long."""
-    bare = skeleton(model)
-    if bare.ByteSize() >= _INFERABLE or _written_out(model) >= _MOST_NODES:
+def inferred(bare: onnx.ModelProto, data_prop: bool = False) -> Iterable[onnx.ValueInfoProto]:
+    """What onnx infers of the values of the main graph of a `skeleton`, with `data_prop` from sizes that it computes as
+    well; nothing where it fails, or would take long."""
+    if bare.ByteSize() >= _INFERABLE or _written_out(bare) >= _MOST_NODES:
         return ()
     try:
-        inferred: Iterable[onnx.ValueInfoProto] = onnx.shape_inference.infer_shapes(bare).graph.value_info
+        values: Iterable[onnx.ValueInfoProto]
+        values = onnx.shape_inference.infer_shapes(bare, data_prop=data_prop).graph.value_info
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return ()
-    return inferred
+    return values

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfuse.model.graph import Names, opset_of, skeleton
 
 from .cut_feeds import sign_of
+from .dataflow import inferred
 from .input_values import Case
 from .observed import observe
 
@@ -122,11 +123,8 @@ def _large(model: onnx.ModelProto, names: Collection[str], case: Case) -> dict[s
         if isinstance(given, np.ndarray):
             for dim, size in zip(info.type.tensor_type.shape.dim, given.shape, strict=False):
                 dim.dim_value = size
-    try:
-        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return {}
-    types = {info.name: _type(info.type.tensor_type) for info in inferred.graph.value_info if info.name in names}
+    values = inferred(bare, data_prop=True)
+    types = {info.name: _type(info.type.tensor_type) for info in values if info.name in names}
     order = [name for node in model.graph.node for name in node.output]
     found = {name: made for name in order if (made := types.get(name)) and made.elements > _LARGE}
     return found if sum(made.elements * _BYTES[made.kind] for made in found.values()) > _HELD else {}

@@ -53,7 +53,9 @@ def test_shapes_are_inferred_once_and_only_for_a_table_that_declares_none(
 ) -> None:
     asked = []
     infer = onnx.shape_inference.infer_shapes
-    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda model: asked.append(model) or infer(model))
+    monkeypatch.setattr(
+        onnx.shape_inference, "infer_shapes", lambda model, **own: asked.append(model) or infer(model, **own)
+    )
     found = trace(table(parse(f"g (int64[3] ids, float[3] x) => (y) {{ {body} z = Gather(w, ids) }}"), w=(50, 8)))
     assert found["ids"].bound({}) == (8 if times else 50)
     assert len(asked) == times
