@@ -26,7 +26,7 @@ from models.architectures import (
 )
 
 BATCH, LENGTH = 1, 128
-"""The size of the inputs that `write_inputs` makes; an image is 224 x 224 (SAM's 1,024 x 1,024), audio 30 seconds."""
+"""The size of the inputs that `write_inputs` makes; an image is 224 x 224, audio 30 seconds."""
 IMAGE = 224
 
 
@@ -120,12 +120,6 @@ def whisper_base_encoder() -> hf.PreTrainedModel:
     return encoder
 
 
-def sam_base_encoder() -> hf.PreTrainedModel:
-    """The image encoder of SAM with ViT-B: 12 layers of width 768 on 1,024 x 1,024 pixels."""
-    encoder: hf.PreTrainedModel = seeded(hf.SamModel(hf.SamConfig())).vision_encoder
-    return encoder
-
-
 class CachedBlock(nn.Module):
     """One decoder block of a Llama as generation runs it, with its cache.
 
@@ -215,7 +209,6 @@ BASE = {
         {"input_features": {0: "batch"}},
         {"last_hidden_state": {0: "batch"}},
     ),
-    "sam_base_encoder": Architecture(sam_base_encoder, images(1024), PIXELS, STATES),
     "llama_7b_block": cached_block(llama_7b_config()),
 }
 
