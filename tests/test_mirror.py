@@ -28,6 +28,7 @@ WITH_OTHERS = {
     # Three lines that call the command line.
     "cli/test_main.py": "__main__",
     # Text of kernels, which says little unless it is compiled and run on arrays.
+    "kernels/attention/test_attention_kernel.py": "kernels.attention.source",
     "kernels/gemm/test_gemm_kernel.py": "kernels.gemm.source",
     "kernels/rows/test_row_kernels.py": "kernels.rows.launch",
     # Lists of what NVRTC is asked about: that it compiles is all that they are for.

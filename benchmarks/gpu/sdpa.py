@@ -12,7 +12,7 @@ from typing import Any
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.attention.proof import VARIABLE, WARPS
-from onnxfuse.kernels.attention.source import ARCHITECTURE
+from onnxfuse.kernels.attention.tiles import FORMS, form_of
 
 from . import attentions, checks, expected, peers, timing
 from .contest import OURS, Contest, Own, Refused, Way, Ways
@@ -38,14 +38,14 @@ def contest(node: Timed) -> Contest:
     more = {"kind": attentions.kind(node)}
     own: dict[str, Own] = {OURS: partial(timing.ours, node)}
     kernel = expected.kernel(node.op, node.attributes)
-    if isinstance(kernel, Attention) and kernel.by_warpgroups(node.types, 1):
+    if isinstance(kernel, Attention) and any(kernel.by_form(form, node.types, 1) for form in FORMS.values()):
         own[WARPS] = partial(_by_warps, node)
     return Contest(node, own, attentions.verify, partial(ways, node), more)
 
 
 def _by_warps(node: Timed, machine: Machine, every: Sequence[Set]) -> Callable[[int], Run]:
     """What launches ours by warps, where a card has another form of it."""
-    if machine.device.architecture + "a" != ARCHITECTURE:
+    if form_of(machine.device.architecture) is None:
         raise KernelError("this card has no other form")
     launch = timing.ours(node, machine, every)
 

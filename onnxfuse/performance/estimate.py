@@ -23,7 +23,7 @@ from onnxfuse import kernels
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.attention import proof as attention_proof
 from onnxfuse.kernels.attention.attention import Attention
-from onnxfuse.kernels.attention.source import ARCHITECTURE
+from onnxfuse.kernels.attention.tiles import form_of
 from onnxfuse.kernels.device import cublaslt
 from onnxfuse.kernels.device.device import Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Work
@@ -198,10 +198,10 @@ def _by_warpgroups(
     if isinstance(kernel, ByForms):
         for other in kernel.by_warpgroups(types, card.multiprocessors, card.architecture):
             yield other.launches, proof.proofs().refusal(card.name, other.which, other.form)
-    elif isinstance(kernel, Attention) and card.architecture + "a" == ARCHITECTURE:
-        made = kernel.by_warpgroups(types, card.multiprocessors, wanted)
+    elif isinstance(kernel, Attention) and (form := form_of(card.architecture)):
+        made = kernel.by_form(form, types, card.multiprocessors, wanted)
         if made and types[0] is not None:
-            yield made, attention_proof.proofs().refusal(card.name, types[0].dtype.name)
+            yield made, attention_proof.proofs().refusal(card.name, form, types[0].dtype.name)
 
 
 def _launched(

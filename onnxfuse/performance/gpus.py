@@ -60,6 +60,12 @@ class Card:
         """Instructions of warps a second: each multiprocessor has four schedulers, of one a cycle."""
         return 4 * self.multiprocessors * self.clock
 
+    @property
+    def special(self) -> float:
+        """Of those, exponentials and reciprocals: each multiprocessor has 16 results a cycle (CUDA C++ Programming
+        Guide, throughput of instructions)."""
+        return self.multiprocessors * self.clock / 2
+
 
 LANES = {"sm_80": 64, "sm_90": 128, "sm_100": 128}
 """Float32 multiply-adds of a multiprocessor in a cycle (CUDA C++ Programming Guide, throughput of instructions)."""

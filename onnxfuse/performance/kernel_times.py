@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 
 from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.attention.tiles import TENSOR_MEMORY
 from onnxfuse.kernels.device.device import Launch
 from onnxfuse.kernels.device.kernel import Work
 from onnxfuse.kernels.inspect.executed import MULTIPLICATIONS, Executed, executed
@@ -29,6 +30,9 @@ NOTHING = Times(0.0, 0.0, 0.0)
 BRIDGE, TENSOR, CALL = 5.0e-6, 1.1e-6, 2.3e-6
 """Seconds of the processor for a node with one input: from onnxruntime to Python and back; for each further input and
 output; for launches at shapes seen before (benchmarks/README.md, `bridge.py`)."""
+TURNS = 0.85
+"""Of the rate of what takes longest, what blocks that take turns reach: heads of 128 come to 71 % of a B200's tensor
+cores, which is published of FlashAttention-4 (Zadouri et al. 2026), that takes turns as they do."""
 
 
 def own(work: Work, made: Sequence[Launch], found: Sequence[Executed | None], rate: float, card: Card) -> Times:
@@ -102,15 +106,19 @@ def _issue(found: Executed, launch: Launch, card: Card) -> float:
 
     Those of warpgroups, which sources for one architecture have, go on by themselves beside the main loop; what is
     around it waits for them, for a multiprocessor has room for one block of the large tile.  Those of attention add up
-    with its instructions, which comes to 54 % of the tensor cores' rate for heads of 64 and to 68 % for 128: about what
-    is published of FlashAttention-3 (Shah et al. 2024), which takes turns as it does."""
+    with its instructions, which comes to 50 % of the tensor cores' rate for heads of 64 and to 65 % for 128: about what
+    is published of FlashAttention-3 (Shah et al. 2024), which takes turns as it does.  With scores in tensor memory the
+    two blocks of a multiprocessor take turns, and one multiplies while the other has its exponentials."""
     products = 2 * MULTIPLICATIONS * found.products
+    slots = max(found.instructions / card.issued, found.special / card.special)
     if launch.source.architecture and launch.entry == Attention.name:
-        return found.instructions / card.issued + products / card.warpgroup_tensor
+        own = products / card.warpgroup_tensor
+        in_turns = launch.source.architecture == TENSOR_MEMORY.architecture
+        return max(slots, own) / TURNS if in_turns else slots + own
     if launch.source.architecture:
         beside = (found.instructions - found.around) / card.issued
         return max(products / card.warpgroup_tensor, beside) + found.around / card.issued
-    return found.instructions / card.issued + products / card.warp_tensor
+    return slots + products / card.warp_tensor
 
 
 def _filled(made: Sequence[Launch], card: Card) -> float:

@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, parser
+from onnx import ModelProto, TensorProto, helper
 
 import onnxfuse
 from benchmarks.gpu import report as gpu_report
 from onnxfuse.cli.main import main
 from onnxfuse.errors import UsageError
-from onnxfuse.kernels.attention import proof as attention_proof
-from onnxfuse.kernels.attention.source import Tiles, shared_bytes
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.gemm import autotune
 from onnxfuse.kernels.gemm.autotune import TMA, Class
@@ -136,38 +134,6 @@ def test_a_refused_form_does_not_count_and_the_reason_is_told(
     assert main(["report", str(path), "--estimate"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert found.refused[0] in told
-
-
-def attention(queries: int) -> ModelProto:
-    """Eight heads of 128 channels over 2,048 keys."""
-    return parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["": 17]>
-        g (float16[1, 8, {queries}, 128] q, float16[1, 8, 2048, 128] k, float16[1, 8, 2048, 128] v)
-        => (float16[1, 8, {queries}, 128] y) {{
-          t = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, t)
-          w = Softmax <axis = -1> (s)  y = MatMul (w, v) }}"""
-    )
-
-
-def test_attention_by_warpgroups_is_what_a_card_that_has_them_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """In less time, as its products take; where it is refused the reason is told, and it is by warps."""
-    kept = attention_proof.Proofs(tmp_path / "proofs.json")
-    monkeypatch.setattr(attention_proof, "proofs", lambda: kept)
-    by_warpgroups = only(attention(4096))
-    shared = shared_bytes(Tiles(8, 64), 128, 128, 2, True)
-    assert (by_warpgroups.kernels[0].threads, by_warpgroups.kernels[0].shared) == (256, shared)
-    assert only(attention(2048)).kernels[0].threads == 128, "or there were fewer blocks than multiprocessors"
-    card, why = "NVIDIA H200 sm_90, driver 13000", "3 numbers are others"
-    vendor: Any = SimpleNamespace(card=card)
-    kept._keep(vendor, card, attention_proof.digest("float16"), why)
-    kept._read = None
-    by_warps = only(attention(4096))
-    assert by_warpgroups.refused == only(attention(1)).refused == only(attention(2048), card="a100").refused == ()
-    assert by_warps.refused == (f"attention kernels by warpgroups (float16) are refused on {card}: {why}",)
-    assert (by_warps.kernels[0].threads, by_warps.kernels[0].shared) == (128, shared_bytes(Tiles(4, 64), 128, 128, 2))
-    assert 0.5 < (by_warpgroups.seconds or 0.0) / (by_warps.seconds or 1.0) < 0.8
 
 
 def test_float32_is_computed_without_tensor_cores() -> None:

@@ -9,9 +9,9 @@
 //
 // With ROTARY, queries are turned on their way to shared memory; the keys come turned, see attention_present.cu.
 //
-// defines  TYPE, TENSOR (products on tensor cores), WARPGROUPS (by four warps together, sm_90a), WARPS, KEYS (of a tile),
-//          HEAD and HEAD_V (multiples of 16 that hold the head sizes), VECTOR and VECTOR_Y (elements of one access to
-//          inputs, to the output), CAPPED (1 if softcap is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR (1,
+// defines  TYPE, TENSOR (products on tensor cores), WARPGROUPS (by four warps together, sm_90a), TENSOR_MEMORY (by one thread
+//          for the block, sums in tensor memory, sm_100f), WARPS, KEYS (of a tile), HEAD and HEAD_V (multiples of 16 that hold
+//          the head sizes), VECTOR and VECTOR_Y (elements of one access to inputs, to the output), CAPPED (1 if softcap is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR (1,
 //          2 or 8 keys of one access), ROTARY (0 if nothing is turned) and what attention_rotary.cuh asks for
 // reads    queries once for each split; keys and values once for each tile of rows that may see them; the mask once
 // writes   Y, or its parts: HEAD_V + 2 floats for each row and split
@@ -29,6 +29,13 @@
 // copies    one warp asks TMA for tiles, and mbarriers say when they are there: no thread computes addresses, and no
 //           __syncthreads is left in the loop.  The host encodes a tensor map of each input, by address and steps, which
 //           the calls of a class of shapes do not have in common
+//
+// Of a B200, whose tensor cores are twice as fast and whose exponentials are not, mma.sync has less still.  With
+// TENSOR_MEMORY a block has 128 rows and tiles of 128 keys, scores and sums are in tensor memory, and one thread begins the
+// products (attention_tensor_memory.cuh).  A tile has one place each for keys and values: while its values are multiplied, the
+// next keys are, too, and while exponentials are taken both places are filled anew; a multiprocessor has two blocks, of
+// which one multiplies while the other has its softmax.  As in FlashAttention-4 (Zadouri et al. 2026) a part of the
+// exponentials is taken by multiplications, where else these would take longest.
 #include "attention.cuh"
 #if ROTARY
 #include "attention_rotary.cuh"
@@ -39,6 +46,7 @@
 #define BOOLEAN 1
 #define ADDED 2
 
+#define PANELS (WARPGROUPS || TENSOR_MEMORY)
 #define MASKED_BY_EIGHT (MASK && MASK_VECTOR == 8)
 
 constexpr int ROWS = 16 * WARPS;
@@ -46,23 +54,30 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int CHUNK = 16 / sizeof(TYPE);
 // On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
 constexpr bool SMALL = TENSOR && HEAD <= 64 && HEAD_V <= 64 && VECTOR == CHUNK && !CAPPED;
-constexpr int BLOCKS = (SMALL ? 12 : 8) / WARPS;
+constexpr int BLOCKS = TENSOR_MEMORY ? 2 : (SMALL ? 12 : 8) / WARPS;
 // A boolean mask of eights is read while the values are on their way, for no register is left before.
-constexpr bool LATE = SMALL && MASKED_BY_EIGHT && MASK == BOOLEAN;
+constexpr bool LATE = SMALL && !TENSOR_MEMORY && MASKED_BY_EIGHT && MASK == BOOLEAN;
 constexpr bool ROOM = VECTOR == CHUNK && HEAD <= 128 && HEAD_V <= 128;  // for addresses in registers
 // Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks; keys and values
-// that warpgroups read are in panels instead.
-constexpr int PAD = WARPGROUPS ? 0 : CHUNK;
+// that warpgroups read, or products in tensor memory, are in panels instead.
+constexpr int PAD = PANELS ? 0 : CHUNK;
 constexpr int STRIDE = HEAD + PAD;
 constexpr int STRIDE_V = HEAD_V + PAD;
 constexpr int QUERY_STRIDE = (HEAD > HEAD_V ? HEAD : HEAD_V) + CHUNK;
 constexpr int STAGES = WARPGROUPS ? 2 : 1;  // of keys and of values, each a tile
 
+#include "attention_registers.cuh"
 #if TENSOR && __CUDA_ARCH__ >= 800
 #include "attention_tensor.cuh"
+#if PANELS
+#include "warpgroup.cuh"
+#endif
 #if WARPGROUPS
 #include "attention_warpgroup.cuh"
 using Products = Warpgroup;
+#elif TENSOR_MEMORY
+#include "attention_tensor_memory.cuh"
+using Products = TensorMemory;
 #else
 using Products = Tensor;
 #endif
@@ -87,18 +102,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     long long mask_batch, long long mask_head, long long mask_row, long long mask_key, int mask_keys,
     int past, int fresh, int start, int splits
 ) {
-    // Whether greatest scores are taken for small, see attention_softmax.cuh; where they are not, all is done again.
-    bool bold = TENSOR;
-again:
     extern __shared__ __align__(16) unsigned char memory[];
     TYPE* const query_tile = reinterpret_cast<TYPE*>(memory);
     TYPE* const key_tile = query_tile + ROWS * QUERY_STRIDE;
     TYPE* const value_tile = key_tile + STAGES * KEYS * STRIDE;
+#if TENSOR_MEMORY
+    Products products(query_tile, key_tile, value_tile);
+#else
+    Products products;
+#endif
+    // Whether greatest scores are taken for small, see attention_softmax.cuh; where they are not, all is done again.
+    bool bold = TENSOR;
+again:
 
     const Place here(tiles, splits, kv_heads, Rows<HEAD, STRIDE>::WHOLE);
     const int first_row = here.first_row, batch = here.batch, kv_head = here.head;
     const int rows = queries * group;
-    const int lane = threadIdx.x % 32, own = static_cast<int>(threadIdx.x / 32) * 16;
+    const int lane = threadIdx.x % 32, own = Products::first_row();
 
     // The first query stands at key `start`, or as far from the end as there are queries where keys have a length.
     // Query i sees the keys from i + offset - left to i + offset + right, of those that are known; none counts that is not
@@ -140,7 +160,7 @@ again:
         if (row < rows - first_row && column < head) {
             angles.load(value, query(row), column, static_cast<long long>(batch) * queries + (first_row + row) / group);
         }
-        store_floats(query_tile + row * QUERY_STRIDE + column, value);
+        store_floats(query_tile + query_place<QUERY_STRIDE>(row, column), value);
     }
 #else
     copy_rows<ROWS, HEAD, QUERY_STRIDE>(query_tile, rows - first_row, head, q, query);
@@ -148,7 +168,7 @@ again:
 #endif
     if (begin < end) {
         keys.copy(begin);
-        if (STAGES == 2) values.copy(begin);
+        if (STAGES == 2 || Products::AHEAD) values.copy(begin);
     }
 
     int at[2];  // where a row's query stands among the keys
@@ -178,7 +198,6 @@ again:
     const float hidden = RAW && filler > minus_infinity() ? fmaxf(added(filler) / unit, -3.402823466e38f) : added(filler);
 
     TYPE* const own_rows = query_tile + own * QUERY_STRIDE;
-    Products products;
     Softmax softmax{bold};
     float o[HEAD_V / 8][4];
 #pragma unroll
@@ -187,33 +206,37 @@ again:
     if (RAW && (even || times < 0.0f)) {
         const float sign = even ? 0.0f : -1.0f;
         for (int i = lane; i < 16 * HEAD; i += 32) {
-            TYPE& turned = own_rows[i / HEAD * QUERY_STRIDE + i % HEAD];
+            TYPE& turned = query_tile[query_place<QUERY_STRIDE>(own + i / HEAD, i % HEAD)];
             assign(turned, sign * to_float(turned));
         }
         __syncwarp();
     }
     products.hold(own_rows);
+    products.ahead(false, begin < end);
 
     int stage = 0;  // that is multiplied; the other one is filled
     for (int key = begin; key < end; key += KEYS) {
+        const bool more = key + KEYS < end;
         if (STAGES == 1) {
-            values.copy(key);
-        } else if (key + KEYS < end) {
+            if (!Products::AHEAD) values.copy(key);
+        } else if (more) {
             keys.copy(key + KEYS, 1 - stage);
             values.copy(key + KEYS, 1 - stage);
         }
 #if MASK
-        if (!LATE) told.load(key);
+        if (Mask::BEFORE && !LATE) told.load(key);
 #endif
         float s[KEYS / 8][4];
         products.scores(s, own_rows, key_tile + stage * KEYS * STRIDE);
 #if MASK
         if (LATE) told.load(key);
 #endif
-        if (STAGES == 1) {
+        if (Products::AHEAD) {
+            if (key > begin) values.copy(key);
+        } else if (STAGES == 1) {
             arrived<Products>();
-            if (key + KEYS < end) keys.copy(key + KEYS);
         }
+        if (STAGES == 1 && more) keys.copy(key + KEYS);
 
         if (CAPPED || (!RAW && !NATURAL)) {
 #pragma unroll
@@ -224,7 +247,7 @@ again:
         }
 #if MASK
         // Before keys are hidden: -inf times a scale of 0 is not -inf.
-        if (MASK == ADDED && !told.nothing()) told.apply(s, hidden, mask_unit);
+        if (MASK == ADDED) told.tell(s, key, hidden, mask_unit);
 #endif
         // Of a row, keys are hidden from `last` on and before `first`, counted from the thread's own first key.
         const auto counted_from_own = [&](int j) { return j - key - key_of(0, 0); };
@@ -241,18 +264,21 @@ again:
             if (ahead) hide(s, [&](int j, int half) { return j < first[half]; });
         }
 #if MASK
-        if (MASK == BOOLEAN && !told.nothing()) told.apply(s, hidden, mask_unit);
+        if (MASK == BOOLEAN) told.tell(s, key, hidden, mask_unit);
         if (behind && everything) hide(s, [&](int j, int) { return j >= counted_from_own(total); });
 #endif
-        softmax.add(s, o, unit);
+        softmax.add(products, s, o, unit);
         products.add_values(o, s, value_tile + stage * KEYS * STRIDE_V);
         arrived<Products>();
+        products.ahead(true, more);
         stage = STAGES - 1 - stage;
     }
-    if (bold && __syncthreads_or(softmax.lost())) {
+    products.finish(o);
+    if (TENSOR && __syncthreads_or(bold && softmax.lost())) {
         bold = false;
         goto again;
     }
+    products.release();
     warp_reduce<4>(softmax.sum, Add());
 
     const Place place(tiles, splits, kv_heads);  // behind the loop, where it has had no registers

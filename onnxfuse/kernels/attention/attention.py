@@ -24,7 +24,7 @@ from onnxfuse.kernels.device.replay import Arrays, Capture, Replay, record
 from .plan import UNBOUNDED, Class, Plan, Setting, class_of, relative
 from .proof import proofs
 from .sizes import MOST_LENGTH, OUTPUTS, Sizes
-from .source import ARCHITECTURE
+from .tiles import Form, form_of
 
 KNOWN = 64
 """Classes of shapes that a node remembers; past that it begins anew."""
@@ -131,25 +131,27 @@ class Attention:
             self._plans[key] = plan
         plan.launch(device, inputs, outputs)
 
-    def by_warpgroups(
-        self, inputs: Sequence[TensorType | None], multiprocessors: int, wanted: Sequence[bool] | None = None
+    def by_form(
+        self,
+        form: Form,
+        inputs: Sequence[TensorType | None],
+        multiprocessors: int,
+        wanted: Sequence[bool] | None = None,
     ) -> list[Launch]:
-        """What would be launched by warpgroups for aligned inputs of these types and the outputs that are `wanted` (all
-        if nothing is said); nothing where there is no such form."""
+        """What would be launched in a form of a single architecture for aligned inputs of these types and the outputs
+        that are `wanted` (all if nothing is said); nothing where it is not for them."""
         given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
         asked = [True] * OUTPUTS if wanted is None else [*wanted, *[False] * OUTPUTS]
         types = zip(self.outputs(inputs), asked, strict=False)
         made = [Buffer(ADDRESS, t.shape, t.dtype) if ask else None for t, ask in types]
         recorder = Recorder(multiprocessors)
-        plan = Plan(self._setting, self.sizes(given), multiprocessors, given, made, lambda dtype: True)
+        plan = Plan(self._setting, self.sizes(given), multiprocessors, given, made, lambda each, dtype: each is form)
         record(plan.write_down, recorder, given, made)((*given, *made))
         return recorder.launches if any(one.source.architecture for one in recorder.launches) else []
 
     def _plan(self, device: Device | Capture, inputs: Arrays, outputs: Arrays) -> Plan:
         of = device.device if isinstance(device, Capture) else device
-        return Plan(
-            self._setting, self.sizes(inputs), device.multiprocessors, inputs, outputs, partial(_by_warpgroups, of)
-        )
+        return Plan(self._setting, self.sizes(inputs), device.multiprocessors, inputs, outputs, partial(_allowed, of))
 
     def _write_down(self, recorder: Capture, inputs: Arrays, outputs: Arrays) -> None:
         self._plan(recorder, inputs, outputs).write_down(recorder, inputs, outputs)
@@ -170,9 +172,9 @@ class Attention:
         return int(np.maximum(last - first + 1, 0).sum())
 
 
-def _by_warpgroups(device: Device, dtype: str) -> bool:
-    """Whether a device runs attention of an element type by warpgroups: it has them, and they have proved it."""
+def _allowed(device: Device, form: Form, dtype: str) -> bool:
+    """Whether a device runs attention of an element type in a form: it has what that takes, and it has been proved."""
     vendor = device.vendor
-    if vendor is None or device.architecture + "a" != ARCHITECTURE:
+    if vendor is None or form_of(device.architecture) is not form:
         return False
-    return proofs().holds(device, vendor, dtype)
+    return proofs().holds(device, vendor, form, dtype)

@@ -49,19 +49,20 @@ template <class Hidden> __device__ __forceinline__ void hide(float (&s)[KEYS / 8
 }
 
 #if MASK
-// What the mask says of the scores of a thread, those of two rows.
+// What the mask says of the scores of a thread, those of two rows: of a tile of 64 keys or fewer all before it is asked, of
+// others 32 keys at a time, for which there are registers.
 struct Mask {
+    static constexpr int TOLD = KEYS < 128 ? KEYS : 32;
+    static constexpr bool BEFORE = TOLD == KEYS;
+    using Scores = float[TOLD / 8][4];
     const MASK_TYPE* rows[2];
     long long step;
     int keys;  // those behind are hidden
 #if MASK_VECTOR == 8
-    static_assert(KEYS % 32 == 0 && sizeof(MASK_TYPE) <= 2, "");
+    static_assert(TOLD % 32 == 0 && sizeof(MASK_TYPE) <= 2, "");
     static constexpr int WORDS = 2 * sizeof(MASK_TYPE);
     using Eight = Vector<unsigned, WORDS>;  // of a boolean mask four in a word, of which one is a test of its bits
-    Eight told[KEYS / 32][2];
-
-    // Whether keys are counted from the thread's first: each way spills on the cards of the other.
-    static constexpr bool COUNTED = __CUDA_ARCH__ != 900;
+    Eight told[TOLD / 32][2];
 
     // From now on rows begin at the thread's first key; the number of keys is a multiple of 8.
     __device__ __forceinline__ void begin() {
@@ -76,7 +77,7 @@ struct Mask {
     // Of keys behind the last it reads what is said of others: they are hidden besides.
     __device__ __forceinline__ void load(int first) {
 #pragma unroll
-        for (int block = 0; block < KEYS / 32; block++) {
+        for (int block = 0; block < TOLD / 32; block++) {
             const int key = min(first + 32 * block, keys);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -90,7 +91,7 @@ struct Mask {
 
 #if MASK == BOOLEAN
     // One bit for each score: word `place` of bytes that are 0 or 1 gives bit `place` of each byte.
-    static constexpr int PLACES = KEYS / 32 * 2 * WORDS;
+    static constexpr int PLACES = TOLD / 32 * 2 * WORDS;
     static constexpr unsigned ALL = 0x01010101u * ((1u << PLACES) - 1);
     static_assert(PLACES <= 8, "");
 
@@ -105,7 +106,7 @@ struct Mask {
     }
 
     // Bits in their order: seven of them become predicates by one instruction.
-    __device__ __forceinline__ void apply(float (&s)[KEYS / 8][4], float fill, float) const {
+    __device__ __forceinline__ void apply(Scores& s, float fill, float) const {
         const unsigned bits = gathered();
 #pragma unroll
         for (int bit = 0; bit < 32; bit++) {
@@ -132,7 +133,7 @@ struct Mask {
 #else
         unsigned differ = 0;
 #pragma unroll
-        for (int block = 0; block < KEYS / 32; block++) {
+        for (int block = 0; block < TOLD / 32; block++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
 #pragma unroll
@@ -143,13 +144,13 @@ struct Mask {
 #endif
     }
 #else
-    Vector<MASK_TYPE, MASK_VECTOR> told[KEYS / 8][4 / MASK_VECTOR];
+    Vector<MASK_TYPE, MASK_VECTOR> told[TOLD / 8][4 / MASK_VECTOR];
 
     __device__ __forceinline__ void begin() {}
 
     __device__ __forceinline__ void load(int first) {
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
+        for (int n = 0; n < TOLD / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i += MASK_VECTOR) {
                 const int key = first + key_of(n, i);
@@ -172,14 +173,23 @@ struct Mask {
     static __device__ __forceinline__ bool nothing() { return false; }
 #endif
 
+    // What it says of a tile, whose first key is `key`.
+    __device__ __forceinline__ void tell(float (&s)[KEYS / 8][4], int key, float fill, float unit) {
+#pragma unroll
+        for (int part = 0; part < KEYS / TOLD; part++) {
+            if (!BEFORE) load(key + part * TOLD);
+            if (!nothing()) apply(*reinterpret_cast<Scores*>(&s[part * (TOLD / 8)]), fill, unit);
+        }
+    }
+
     static __device__ __forceinline__ void hide(bool& shown) { shown = false; }
     template <class T> static __device__ __forceinline__ void hide(T& added) { assign(added, minus_infinity()); }
 
 #if MASK == ADDED || MASK_VECTOR != 8
     // `unit` is that of the scores, or where they are as the product gives them, what one of the mask is in theirs.
-    __device__ __forceinline__ void apply(float (&s)[KEYS / 8][4], float fill, float unit) const {
+    __device__ __forceinline__ void apply(Scores& s, float fill, float unit) const {
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
+        for (int n = 0; n < TOLD / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const MASK_TYPE said = of(n, i);

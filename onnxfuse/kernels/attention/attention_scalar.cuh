@@ -1,11 +1,9 @@
 // The two products of attention by ordinary arithmetic in float, for a warp's 16 query rows: any TYPE, any card.
 #include "common.cuh"
 
-struct Scalar {
+struct Scalar : InRegisters {
     static constexpr bool HOLDS = false;
     static constexpr float BOOST = 0.0f;
-
-    static __device__ __forceinline__ void fence() {}
 
     // The column of element i of accumulator n of the output: four neighbours of a lane are one access to a value.
     static __device__ __forceinline__ int column(int n, int i) {

@@ -6,6 +6,8 @@
 // and the block begins anew with the greatest score of each tile, as it does from the outset in ordinary arithmetic.
 //
 // source   Hong et al. 2023 (FlashDecoding++): softmax against one value, computed again where that was too small
+#include "exponential.cuh"
+
 struct Softmax {
     using Scores = float[KEYS / 8][4];
     using Output = float[HEAD_V / 8][4];
@@ -20,14 +22,14 @@ struct Softmax {
     float top[2] = {minus_infinity(), minus_infinity()};  // what exponentials are taken against, with its unit
     float sum[2] = {0.0f, 0.0f};  // of the thread's own keys
 
-    // Scores become exponentials; o is scaled to go with them.
-    __device__ __forceinline__ void add(Scores& s, Output& o, float unit) {
+    // Scores become exponentials; `o` is scaled to go with them, which its `products` know where to find.
+    __device__ __forceinline__ void add(const Products& products, Scores& s, Output& o, float unit) {
         float more[2];
         if (TENSOR && near) {
             take(s, more, top, unit);
-            if (__any_sync(0xffffffffu, fmaxf(more[0], more[1]) > MOST)) lower(s, o, more);
+            if (__any_sync(0xffffffffu, fmaxf(more[0], more[1]) > MOST)) lower(products, s, o, more);
         } else {
-            look(s, o, more, unit);
+            look(products, s, o, more, unit);
         }
         sum[0] += more[0];
         sum[1] += more[1];
@@ -38,14 +40,16 @@ struct Softmax {
         for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                s[n][i] = exponential(s[n][i], base[i / 2], Products::BOOST, unit);
+                const float x = logarithm(s[n][i], base[i / 2], Products::BOOST, unit);
+                s[n][i] = Products::multiplies(n) ? exponential_by_products(x) : exp2f(x);
                 more[i / 2] = n == 0 && i % 2 == 0 ? s[n][i] : more[i / 2] + s[n][i];
             }
         }
     }
 
     // The same behind a look at the greatest scores, to which tops are raised where these are far above.
-    __device__ __forceinline__ void look(Scores& s, Output& o, float (&more)[2], float unit) {
+    __device__ __forceinline__ void
+    look(const Products& products, Scores& s, Output& o, float (&more)[2], float unit) {
         float peak[2];
         greatest(peak, s, minus_infinity());
         bool grown = false;
@@ -61,7 +65,7 @@ struct Softmax {
             for (int half = 0; half < 2; half++) {
                 to[half] = fmaxf(top[half], RAW ? __fmul_rn(peak[half], unit) : peak[half]);
             }
-            raise(o, to, factor);
+            raise(products, o, to, factor);
         }
         float base[2] = {base_of(top[0]), base_of(top[1])};
         // `top` is a rounded product, from which that of the greatest score must not be taken unrounded where it is far.
@@ -78,7 +82,7 @@ struct Softmax {
     }
 
     // Exponentials that have become too great are taken against greater tops, by whole powers of 2.
-    __device__ __forceinline__ void lower(Scores& s, Output& o, float (&more)[2]) {
+    __device__ __forceinline__ void lower(const Products& products, Scores& s, Output& o, float (&more)[2]) {
         float peak[2], to[2], factor[2];
         greatest(peak, s, 0.0f);
 #pragma unroll
@@ -86,7 +90,7 @@ struct Softmax {
             const float by = fmaxf(ceilf(log2f(peak[half]) - Products::BOOST), 0.0f);
             to[half] = top[half] + (NATURAL ? by / LOG2_E : by);
         }
-        raise(o, to, factor);
+        raise(products, o, to, factor);
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
@@ -97,18 +101,15 @@ struct Softmax {
     }
 
     // What has been summed is taken against these tops from now on, for which it is multiplied by `factor`.
-    __device__ __forceinline__ void raise(Output& o, const float (&to)[2], float (&factor)[2]) {
+    __device__ __forceinline__ void
+    raise(const Products& products, Output& o, const float (&to)[2], float (&factor)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            factor[half] = exponential(top[half], base_of(to[half]), 0.0f, 1.0f);
+            factor[half] = exp2f(logarithm(top[half], base_of(to[half]), 0.0f, 1.0f));
             top[half] = to[half];
             sum[half] *= factor[half];
-#pragma unroll
-            for (int n = 0; n < HEAD_V / 8; n++) {
-                o[n][2 * half] *= factor[half];
-                o[n][2 * half + 1] *= factor[half];
-            }
         }
+        products.scale(o, factor);
         if (TENSOR) near = __all_sync(0xffffffffu, bold && fmaxf(fabsf(top[0]), fabsf(top[1])) <= NEAR);
     }
 
@@ -123,11 +124,11 @@ struct Softmax {
         warp_reduce<4>(peak, Max());
     }
 
-    // Of a score against a base, times 2^boost.
-    static __device__ __forceinline__ float exponential(float score, float base, float boost, float unit) {
-        if (NATURAL) return exp2f((score - base) * LOG2_E + boost);
-        if (RAW) return exp2f(__fmaf_rn(score, unit, boost - base));
-        return exp2f(score + (boost - base));
+    // To base 2, of the share of a score against a base, times 2^boost.
+    static __device__ __forceinline__ float logarithm(float score, float base, float boost, float unit) {
+        if (NATURAL) return (score - base) * LOG2_E + boost;
+        if (RAW) return __fmaf_rn(score, unit, boost - base);
+        return score + (boost - base);
     }
 
     // Whether exponentials may have been infinite that need not be.

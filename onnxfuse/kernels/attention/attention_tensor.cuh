@@ -26,7 +26,7 @@ template <class T> __device__ __forceinline__ unsigned rounded(float low, float 
 }
 #endif
 
-struct Tensor {
+struct Tensor : InRegisters {
     // Rows that are as long as this stay in registers from the first tile to the last.
     static constexpr bool HOLDS = HEAD <= 128;
     // Shares are computed times 2^BOOST, so that in float16 few are subnormal.
@@ -34,9 +34,6 @@ struct Tensor {
     unsigned held[HOLDS ? HEAD / 16 : 1][4];
     // Where in a tile of keys, and of values, the lane's first row of a matrix is.
     int key_place, value_place;
-
-    // Of what is copied, before a barrier behind which products read it.
-    static __device__ __forceinline__ void fence() {}
 
     // The column of element i of accumulator n of the output.
     static __device__ __forceinline__ int column(int n, int i) { return 8 * n + 2 * (threadIdx.x % 4) + i % 2; }

@@ -22,8 +22,7 @@ struct Place {
 // What threads have begun to copy is there for all, and for products that begin then.
 template <class Products> __device__ __forceinline__ void arrived() {
     __pipeline_wait_prior(0);
-    Products::fence();
-    __syncthreads();
+    Products::meet();
 }
 
 // How tiles of rows come to shared memory, the rows of keys or of values, of `columns` elements.  Row 0 <= j < past is

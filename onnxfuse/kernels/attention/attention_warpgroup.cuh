@@ -11,7 +11,10 @@ struct Warpgroup : Tensor {
     static constexpr int NEXT_PANEL = KEYS * PATTERN_ROW;  // bytes
     static constexpr int FURTHER = 16;                      // descriptors count by so many bytes
 
-    static __device__ __forceinline__ void fence() { fence_proxy_async(); }
+    static __device__ __forceinline__ void meet() {
+        fence_proxy_async();
+        __syncthreads();
+    }
 
     // See Tensor; `keys` lie along the rows of their panels.
     __device__ __forceinline__ void scores(float (&s)[KEYS / 8][4], const TYPE*, const TYPE* keys) const {

@@ -30,22 +30,8 @@ from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, Source
 from onnxfuse.kernels.device.replay import Arrays, Capture, Launches, Value, record
 
 from .sizes import INPUTS, OUTPUTS, Layout, Mask, Sizes, filled
-from .source import (
-    SMALL,
-    UNTURNED,
-    Rotary,
-    Tiles,
-    combine_source,
-    has_warpgroups,
-    padded,
-    present_source,
-    resident,
-    shared_bytes,
-    source,
-    splits,
-    tiles,
-    warpgroup_tiles,
-)
+from .source import UNTURNED, Rotary, combine_source, padded, present_source, source
+from .tiles import FORMS, SMALL, Form, Tiles, resident, shared_bytes, splits, tiles
 
 UNBOUNDED = 2**29
 """Of a window without an end: more than any two positions are apart, and no sum of such numbers overflows 32 bits."""
@@ -170,7 +156,7 @@ def _source(
     mask: Array | None,
     vectors: tuple[int, int],
     rotary: Rotary,
-    warpgroups: bool,
+    form: Form | None,
 ) -> Source:
     told = Mask.of(mask.shape, sizes.total) if mask is not None else None
     return source(
@@ -185,7 +171,7 @@ def _source(
         if told and mask is not None
         else 1,
         rotary,
-        warpgroups,
+        form,
     )
 
 
@@ -216,11 +202,11 @@ class Plan:
         multiprocessors: int,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
-        by_warpgroups: Callable[[str], bool] = lambda dtype: False,
+        allowed: Callable[[Form, str], bool] = lambda form, dtype: False,
     ) -> None:
-        """`by_warpgroups` says whether the form of sm_90a may be taken for an element type, where there is one."""
+        """`allowed` says whether a form of a single architecture may be taken for an element type."""
         y, present_k, present_v = filled(outputs, OUTPUTS)
-        self._sizes, self._multiprocessors, self._by_warpgroups = sizes, multiprocessors, by_warpgroups
+        self._sizes, self._multiprocessors, self._allowed = sizes, multiprocessors, allowed
         self._rotary = Rotary(sizes.turned, setting.interleaved)
         # Turned keys are read from where they are turned.
         self._from_present = bool(sizes.turned and present_k is not None and present_v is not None)
@@ -276,17 +262,19 @@ class Plan:
             rotary = rotary._replace(vector=vector_of(itemsize, [*sizes.q[3:], rotary.step], (q, *angles)))
         tile = tiles(sizes.rows, head, head_v, dtype.name != "float32")
         self._pairs = sizes.q.batches * sizes.k.heads
-        warpgroups = has_warpgroups(tile, head, head_v, dtype.name, vectors[0]) and self._by_warpgroups(dtype.name)
-        if warpgroups:
-            tile = warpgroup_tiles(tile, sizes.rows, self._pairs, self._multiprocessors)
+        form = None
+        for each in FORMS.values():
+            least = each.tiles(sizes.rows, head, head_v, dtype.name, vectors[0])
+            if least is not None and self._allowed(each, dtype.name):
+                form, tile = each, each.widened(least, sizes.rows, self._pairs, self._multiprocessors)
         self._across = -(-sizes.rows // tile.rows)
         self._blocks = self._across * self._pairs
         self._tile, self._head_v = tile, head_v
-        code = _source(setting, sizes, tile, dtype.name, mask, vectors, rotary, warpgroups)
-        shared = shared_bytes(tile, head, head_v, itemsize, warpgroups)
+        code = _source(setting, sizes, tile, dtype.name, mask, vectors, rotary, form)
+        shared = shared_bytes(tile, head, head_v, itemsize, form)
         small = dtype.name != "float32" and max(head, head_v) <= SMALL and not setting.softcap
         whole = vectors[0] * itemsize == ACCESS
-        self._places = self._multiprocessors * resident(tile, shared, small and whole)
+        self._places = self._multiprocessors * resident(tile, shared, small and whole, form)
         self._whole = Launch(code, "attention", (self._blocks,), (32 * tile.warps,), shared)
         rows = -(-self._pairs * sizes.rows // COMBINED)
         self._combine = Launch(combine_source(dtype.name, head_v), "attention_combine", (rows,), (32 * COMBINED,))

@@ -1,10 +1,11 @@
-"""Attention by warpgroups proves itself at its first use on a card, against that by warps (device/first_use.py).
+"""Attention in the forms of a single architecture proves itself at its first use on a card, against that by warps
+(device/first_use.py).
 
 What is compared is made so that both are equal to the last bit.  Scores are whole numbers from -4 to 4 and count in
 units of log 2, so that shares are powers of 2, and their sums with values from -4 to 4 are exact in whatever order they
 are taken; all else is the same text in both.  Queries and keys are more than a tile, the last tiles are not whole.
-Three kernels of each element type stand for the others: two warpgroups with heads of one panel, and of two with a mask
-that is read by eights, by which keys change places; and one warpgroup.  The result by warps is held to numpy's in
+A few kernels of each element type stand for the others: heads of one panel, and of two with a mask that is read by
+eights, by which keys change places; and one warpgroup instead of two.  The result by warps is held to numpy's in
 float64.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxfuse.errors import UsageError
+from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import Buffer, Device, TensorType, Vendor
 from onnxfuse.kernels.device.first_use import POISON, FirstUse, results
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
@@ -30,8 +32,9 @@ from onnxfuse.system.cache_folder import cache_folder
 
 from .plan import UNBOUNDED, Plan, Setting
 from .sizes import Sizes
+from .tiles import Form
 
-KEYS, HEADS = 136, 2
+KEYS, HEADS = 264, 2
 """More than two tiles, and a multiple of eight, of which a mask's rows are aligned."""
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 FEW = 1
@@ -59,40 +62,44 @@ SETTING = Setting(HEADS, HEADS, math.log(2), 0.0, -math.inf, UNBOUNDED, UNBOUNDE
 class Proofs(FirstUse):
     """The verdicts of attention."""
 
-    def holds(self, device: Device, vendor: Vendor, dtype: str) -> bool:
-        """Whether attention of an element type runs by warpgroups on a device; the first time it is compared there (see
-        `FirstUse.proved`).  The user may have settled on the other form: raises UsageError where there is none of that
+    def holds(self, device: Device, vendor: Vendor, form: Form, dtype: str) -> bool:
+        """Whether attention of an element type runs in a form on a device; the first time it is compared there (see
+        `FirstUse.proved`).  The user may have settled on that by warps: raises UsageError where there is none of that
         name."""
-        form = os.environ.get(VARIABLE, "")
-        if form not in ("", WARPS):
-            raise UsageError(f"{VARIABLE}={form}: it is {WARPS}, or not set")
-        if form:
+        settled = os.environ.get(VARIABLE, "")
+        if settled not in ("", WARPS):
+            raise UsageError(f"{VARIABLE}={settled}: it is {WARPS}, or not set")
+        if settled:
             return False
-        found = partial(difference, device, vendor, dtype)
-        return self.proved(vendor, digest(dtype), found, f"attention kernels of {dtype} by warpgroups")
+        found = partial(difference, device, vendor, form, dtype)
+        return self.proved(vendor, digest(form, dtype), found, f"attention kernels of {dtype} {form.how}")
 
-    def refusal(self, card: str, dtype: str) -> str:
+    def refusal(self, card: str, form: Form, dtype: str) -> str:
         """Why it is refused on the cards that go by this name; empty where it is not, on one of them, and where nothing
         is known."""
-        found = self.refused(card, lambda: digest(dtype))
-        return f"attention kernels by warpgroups ({dtype}) are refused on {found[0]}: {found[1]}" if found else ""
+        found = self.refused(card, lambda: digest(form, dtype))
+        return f"attention kernels {form.how} ({dtype}) are refused on {found[0]}: {found[1]}" if found else ""
 
 
-def difference(device: Device, vendor: Vendor, dtype: str) -> str:
-    """In what attention by warpgroups differs from that by warps, empty if in nothing."""
-    return next(filter(None, (_difference(device, vendor, dtype, sample) for sample in SAMPLES)), "")
+def samples(form: Form) -> tuple[Sample, ...]:
+    """Those that the form has a kernel of."""
+    return tuple(s for s in SAMPLES if form.tiles(s.queries, s.head, s.head, "float16", ACCESS // 2) is not None)
 
 
-def _difference(device: Device, vendor: Vendor, dtype: str, sample: Sample) -> str:
+def difference(device: Device, vendor: Vendor, form: Form, dtype: str) -> str:
+    """In what attention in a form differs from that by warps, empty if in nothing."""
+    return next(filter(None, (_difference(device, vendor, form, dtype, sample) for sample in samples(form))), "")
+
+
+def _difference(device: Device, vendor: Vendor, form: Form, dtype: str, sample: Sample) -> str:
     given = _given(DTYPES[dtype], sample)
     result = TensorType(DTYPES[dtype], (1, HEADS, sample.queries, sample.head))
 
-    def run(warpgroups: bool, arrays: Mapping[str, Buffer], whole: Buffer) -> None:
-        _launch(device, [*arrays.values()], Buffer(whole.pointer, result.shape, result.dtype), warpgroups)
+    def run(asked: Form | None, arrays: Mapping[str, Buffer], whole: Buffer) -> None:
+        _launch(device, [*arrays.values()], Buffer(whole.pointer, result.shape, result.dtype), asked)
 
     try:
-        runs = [partial(run, warpgroups) for warpgroups in (False, True)]
-        by_warps, by_warpgroups = results(device, vendor, given, result, runs)
+        by_warps, by_form = results(device, vendor, given, result, [partial(run, asked) for asked in (None, form)])
     except Exception as error:  # of the driver, of CuPy, ours: whatever it is, this kernel is not to run there
         return f"its proof failed: {error}"
     count = math.prod(result.shape)
@@ -102,9 +109,9 @@ def _difference(device: Device, vendor: Vendor, dtype: str, sample: Sample) -> s
     # Half a unit in the last place, of sums and shares; far less than a key in a wrong place makes.
     if not np.abs(found - exact).max() <= 4 * EPSILON[dtype] * np.abs(exact).max():
         return "that by warps, which it is compared with, is wrong there"
-    if (by_warpgroups[end:] != POISON).any():
+    if (by_form[end:] != POISON).any():
         return "it writes behind its result"
-    wrong = int((by_warps[:end].view(np.uint16) != by_warpgroups[:end].view(np.uint16)).sum())
+    wrong = int((by_warps[:end].view(np.uint16) != by_form[:end].view(np.uint16)).sum())
     return f"{wrong} of {count} numbers with heads of {sample.head} are others" if wrong else ""
 
 
@@ -126,19 +133,19 @@ def _exact(given: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     return np.asarray(shares @ v / shares.sum(-1, keepdims=True))
 
 
-def _launch(device: Device, inputs: Arrays, output: Buffer, warpgroups: bool) -> None:
+def _launch(device: Device, inputs: Arrays, output: Buffer, form: Form | None) -> None:
     sizes = Sizes.of(inputs, HEADS, HEADS, 0)
-    plan = Plan(SETTING, sizes, FEW, inputs, [output], lambda dtype: warpgroups)
+    plan = Plan(SETTING, sizes, FEW, inputs, [output], lambda each, dtype: each is form)
     record(plan.write_down, device, inputs, [output])((*inputs, output))
 
 
 @cache
-def digest(dtype: str) -> str:
+def digest(form: Form, dtype: str) -> str:
     """Of the text of the kernels that attention of an element type is proved by."""
     recorder = Recorder()
-    for sample in SAMPLES:
+    for sample in samples(form):
         inputs = [Buffer(ADDRESS, a.shape, a.dtype) for a in _given(DTYPES[dtype], sample).values()]
-        _launch(recorder, inputs, Buffer(ADDRESS, (1, HEADS, sample.queries, sample.head), DTYPES[dtype]), True)
+        _launch(recorder, inputs, Buffer(ADDRESS, (1, HEADS, sample.queries, sample.head), DTYPES[dtype]), form)
     texts = "".join(launch.source.text for launch in recorder.launches)
     return hashlib.sha256(texts.encode()).hexdigest()[:16]
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from onnxfuse.kernels.device.device import Source
 
 from .grad_source import bias_tiles, grad_source, grad_tiles, together
-from .source import Rotary, combine_source, has_warpgroups, present_source, source, tiles, warpgroup_tiles
+from .source import Rotary, combine_source, present_source, source
+from .tiles import TENSOR_MEMORY, WARPGROUPS, Form, Tiles, tiles
 
 LONG, SINGLE = 1024, 1
 """Rows of a head."""
@@ -42,16 +43,23 @@ def samples() -> Iterable[tuple[str, Source]]:
 
 
 def _masked(dtype: str, head: int, vector: int) -> Iterable[tuple[str, Source]]:
-    """With each kind of mask, by warps and, where there is that form, by warpgroups, and without one by these alone."""
+    """With each kind of mask, by warps and in the forms of a single architecture, where these are for it, and without
+    one by these alone."""
     long = tiles(LONG, head, head, dtype != "float32")
     for mask in ("", "bool", dtype) if dtype != "bfloat16" else ("",):
         kind = {"": "", "bool": " boolean mask"}.get(mask, " added mask")
         wide = 1 if not mask else 8 if long.keys % 32 == 0 and mask != "float32" else 2
-        forms = [("", long, False)] if mask else [(" one warpgroup", long, True)]
-        for name, tile, by in (*forms, (" warpgroups", warpgroup_tiles(long, LONG, 1, 1), True)):
-            if not by or has_warpgroups(long, head, head, dtype, vector):
-                made = source(dtype, tile, head, head, (vector, vector), False, mask, wide, warpgroups=by)
-                yield f"Attention {dtype} {head}{name}{kind}", made
+        made: list[tuple[str, Tiles, Form | None]] = [("", long, None)] if mask else []
+        for name, form in ((" warpgroups", WARPGROUPS), (" tensor memory", TENSOR_MEMORY)):
+            least = form.tiles(LONG, head, head, dtype, vector)
+            if least is None:
+                continue
+            if form is WARPGROUPS and not mask:
+                made.append((" one warpgroup", least, form))
+            made.append((name, form.widened(least, LONG, 1, 1), form))
+        for name, tile, by in made:
+            code = source(dtype, tile, head, head, (vector, vector), False, mask, wide, form=by)
+            yield f"Attention {dtype} {head}{name}{kind}", code
 
 
 def _gradients() -> Iterable[tuple[str, Source]]:

@@ -1,7 +1,7 @@
-"""Sources that are for one architecture alone, compiled for it and kept.
+"""Sources that are for some cards alone, compiled for them and kept.
 
 CuPy compiles for the architecture of the card, "sm_90", without the instructions that no later card has either:
-"sm_90a".  Its NVRTC knows that one, too.
+"sm_90a".  Its NVRTC knows that one, too, and from CUDA 12.9 on "sm_100f".
 """
 
 from __future__ import annotations

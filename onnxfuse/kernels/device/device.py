@@ -70,7 +70,7 @@ class Source:
     name: str
     text: str
     architecture: str = ""
-    """The only one that it is for, such as "sm_90a", whose instructions no other has; else it is for all."""
+    """The only one that it is for, such as "sm_90a", whose instructions not all have; else it is for all."""
 
     @classmethod
     def file(cls, name: str, **defines: object) -> Source:

@@ -11,7 +11,7 @@
 // TILE_M, N   the part of y that a block computes; TILE_K columns of a and rows of b are in shared memory at a time
 // WARP_M, N   the part of that part that a warp computes (tensor cores only)
 // WARPGROUPS  1 where those of sm_90a multiply: WARP_N is then what a warp writes at a time
-// TENSOR_MEMORY 1 where sums are in that of sm_100a; then WARPGROUPS is 1, too, for operands are as theirs
+// TENSOR_MEMORY 1 where sums are in that of sm_100f; then WARPGROUPS is 1, too, for operands are as theirs
 // TENSOR_MAPS 1 where a and b come by tensor maps, of whose matrices an `Operand` then is one
 // THREADS     of a block
 // STAGES      tiles of a and b in shared memory: one is multiplied while the others arrive

@@ -1,4 +1,4 @@
-// Products of tiles with sums in tensor memory (sm_100a): one thread begins them all, one of a ninth warp the copies
+// Products of tiles with sums in tensor memory (sm_100f): one thread begins them all, one of a ninth warp the copies
 // (gemm_ring.cuh), and nothing passes through registers until they are done.
 //
 // A stage is free when its products are done, which `empty` is told of by tcgen05.commit, as `done` is of the last.  Then

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device import architectures
 from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import Argument, Array, Grid, Launch, Product, TensorMap
 from onnxfuse.kernels.device.types import DTYPES
@@ -238,7 +239,7 @@ def warpgroup_tiles(
     return {
         form: warpgroup_tile(blocks, multiprocessors, tiles)
         for form, tiles in FORM_TILES.items()
-        if tiles[0].architecture == f"{architecture}a" and (maps or not tiles[0].maps)
+        if tiles[0].architecture == architectures.own(architecture) and (maps or not tiles[0].maps)
     }
 
 

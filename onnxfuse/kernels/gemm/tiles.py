@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from onnxfuse.kernels.device import architectures
+
 MBARRIER = 8
 """Bytes of an mbarrier, of which a stage has two."""
 ADDRESS = 8
 """Bytes for one of tensor memory, with what rounds it up."""
 WARP = 32
-ARCHITECTURE, TENSOR_ARCHITECTURE = "sm_90a", "sm_100a"
-"""Those that have products by warpgroups, and with sums in tensor memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Tile:
     tile less than its size tells: each number that is read from shared memory is multiplied half as often.  Of that for
     few rows what the bandwidth allows, at 24 KB under way."""
     architecture: str = ""
-    """The only one that has what multiplies it: warpgroups of sm_90a, or sm_100a, whose sums are in tensor memory."""
+    """The only one that has what multiplies it: warpgroups of sm_90a, or sm_100f, whose sums are in tensor memory."""
     maps: bool = False
     """Whether what they multiply comes by tensor maps."""
 
@@ -48,7 +48,7 @@ class Tile:
     @property
     def tensor_memory(self) -> bool:
         """Whether sums are there."""
-        return self.architecture == TENSOR_ARCHITECTURE
+        return self.architecture == architectures.TENSOR_MEMORY
 
     def shared(self, itemsize: int, transposed: bool) -> int:
         """Bytes of shared memory of a block: its stages, or what the sums pass through on their way out."""
@@ -78,14 +78,38 @@ FLOAT = (
 )
 """For many rows and columns, for fewer, and for a few rows."""
 WARPGROUPS = (
-    Tile(128, 256, 64, 64, 64, threads=256, stages=4, resident=1, abreast=1, pace=219, architecture=ARCHITECTURE),
-    Tile(128, 128, 64, 64, 64, threads=256, stages=3, resident=2, abreast=1, pace=351, architecture=ARCHITECTURE),
+    Tile(
+        128,
+        256,
+        64,
+        64,
+        64,
+        threads=256,
+        stages=4,
+        resident=1,
+        abreast=1,
+        pace=219,
+        architecture=architectures.WARPGROUPS,
+    ),
+    Tile(
+        128,
+        128,
+        64,
+        64,
+        64,
+        threads=256,
+        stages=3,
+        resident=2,
+        abreast=1,
+        pace=351,
+        architecture=architectures.WARPGROUPS,
+    ),
 )
 """For many columns there, and where tiles are few: two warpgroups, each with half of the rows.  Products of the first,
 of 64 x 256 x 16, take 128 cycles, and so does shared memory for what they read and what is copied meanwhile; those of
 the second, half as wide, wait for shared memory a fifth of the time.  The paces are what these cycles come to."""
 TENSOR_MEMORY = tuple(
-    replace(tile, threads=tile.threads + WARP, maps=True, architecture=TENSOR_ARCHITECTURE, pace=pace)
+    replace(tile, threads=tile.threads + WARP, maps=True, architecture=architectures.TENSOR_MEMORY, pace=pace)
     for tile, pace in zip(WARPGROUPS, (462, 900), strict=True)
 )
 """Of the same sizes on sm_100, whose tensor cores are twice as fast: products of 128 x 256 x 16 take 128 cycles, those
@@ -104,8 +128,7 @@ def has_warpgroups(architecture: str, m: int, n: int, k: int, access: int, items
     """Whether there is a form of a product by warpgroups, or with sums in tensor memory: of half precision, large, with
     accesses of 16 bytes."""
     large = 2 * m > LEAST_ROWS and 2 * n > LEAST_COLUMNS and 2 * k > LEAST_DEPTH
-    there = architecture + "a" in (ARCHITECTURE, TENSOR_ARCHITECTURE)
-    return there and itemsize == 2 and access == 16 and large
+    return bool(architectures.own(architecture)) and itemsize == 2 and access == 16 and large
 
 
 def warpgroup_tile(blocks: Callable[[Tile], int], multiprocessors: int, tiles: Sequence[Tile] = WARPGROUPS) -> Tile:

@@ -1,4 +1,4 @@
-// Products that one thread begins, whose sums are in tensor memory: tcgen05 of sm_100a (PTX ISA, "TensorCore 5th Generation
+// Products that one thread begins, whose sums are in tensor memory: tcgen05 of sm_100f (PTX ISA, "TensorCore 5th Generation
 // Family Instructions"), for one block at a time (cta_group::1).
 //
 // Tensor memory has 128 lanes and 512 columns of 32 bits; an address is lane << 16 | column.  A warp allocates columns, and

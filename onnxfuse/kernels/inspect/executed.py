@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from onnxfuse.kernels.device.device import Launch
 
-from .instructions import Counts, committed
+from .instructions import Counts, Way, committed
 from .launches import WARP, most_alike, there
 
 MULTIPLICATIONS = 16 * 8 * 16
@@ -26,6 +26,8 @@ class Executed(NamedTuple):
     """Of matrices, among these."""
     around: float = 0.0
     """Of those instructions, what is not of main loops."""
+    special: float = 0.0
+    """Of those instructions, special functions."""
 
 
 def executed(launch: Launch, architecture: str, multiplications: float, moved: float) -> Executed | None:
@@ -42,11 +44,12 @@ def executed(launch: Launch, architecture: str, multiplications: float, moved: f
     if loop is not None:
         work = loop.products * MULTIPLICATIONS if counts.whole.products else loop.moved * WARP
         turns = max((multiplications if counts.whole.products else moved) / (warps * work) - 1, 0.0)
-    once = loop.instructions if loop is not None else 0
+    once = loop or Way(0, 0, 0, 0, 0)
     return Executed(
-        warps * (counts.whole.instructions + turns * once),
-        warps * (counts.whole.products + turns * (loop.products if loop is not None else 0)),
-        warps * (counts.whole.instructions - once),
+        warps * (counts.whole.instructions + turns * once.instructions),
+        warps * (counts.whole.products + turns * once.products),
+        warps * (counts.whole.instructions - once.instructions),
+        warps * (counts.whole.special + turns * once.special),
     )
 
 

@@ -140,13 +140,7 @@ def rows(found: Tables) -> Iterator[Row]:
         what = f"attention, heads of {head}, {mask} mask"
         yield Row(f"{what} that shows a tile whole", goal, found.per_product(name))
         yield Row(f"{what} that shows a tile in part", goal, found.masked(name))
-    for head, goal in ((64, 6.0), (128, 4.0)):
-        for kind in ("", " boolean mask", " added mask"):
-            name = f"Attention float16 {head} warpgroups{kind}"
-            what = f"attention by warpgroups, heads of {head}{kind.replace(' ', ', ', 1)}"
-            yield Row(
-                what + (" that shows a tile whole" if kind else ""), goal, found.per_product(name), where=("sm_90",)
-            )
+    yield from _attention_by_forms(found)
     for what, kind, goals in (("queries", "", (6.0, 7.0)), ("keys and values", " of keys and values", (6.5, 6.5))):
         for head, goal in zip((64, 128), goals, strict=True):
             figure = found.per_product(f"AttentionGrad float16 {head}{kind}")
@@ -188,6 +182,19 @@ def rows(found: Tables) -> Iterator[Row]:
     yield Row("bytes spilled, all products and attentions", 0, lambda architecture: found.spills[architecture])
 
 
+def _attention_by_forms(found: Tables) -> Iterator[Row]:
+    """In the form that a card has for itself, of which tiles may have no mask or one that shows them whole."""
+    for form, how, on in (
+        ("warpgroups", "by warpgroups", "sm_90"),
+        ("tensor memory", "with scores in tensor memory", "sm_100"),
+    ):
+        for head, goal in ((64, 6.0), (128, 4.0)):
+            for kind in ("", " boolean mask", " added mask"):
+                figure = found.per_product(f"Attention float16 {head} {form}{kind}")
+                what = f"attention {how}, heads of {head}{kind.replace(' ', ', ', 1)}"
+                yield Row(what + (" that shows a tile whole" if kind else ""), goal, figure, where=(on,))
+
+
 def _in_tensor_memory(found: Tables) -> Iterator[Row]:
     """Main loops of products whose sums are there, of the warp that begins them."""
     for kind, tile in (("", "128 x 256"), (" transposed", "128 x 256"), (" narrow", "128 x 128")):
@@ -203,7 +210,7 @@ def _in_tensor_memory(found: Tables) -> Iterator[Row]:
 
 UNITS = """Attention: instructions of the main loop for each product of matrices (HMMA, m16n8k16) of a warp.  Main
 loops of products: instructions for 64 of them; a product by a warpgroup (HGMMA, m64n256k16, on sm_90a) counts as the
-32 that each of its warps would need, one with its sums in tensor memory (UTCHMMA, 128 x 256 x 16, on sm_100a) as the 32
+32 that each of its warps would need, one with its sums in tensor memory (UTCHMMA, 128 x 256 x 16, on sm_100f) as the 32
 that each warp of two warpgroups would.  Epilogues: instructions for each element beyond those of a product of which
 nothing is made, which takes {bare:.1f} on sm_90 for what comes before and behind its main loop."""
 

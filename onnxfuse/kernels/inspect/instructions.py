@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import DTYPES
@@ -33,7 +33,7 @@ TABLE = Path(__file__).parent / "instructions.json"
 
 COUNTED = re.compile(
     r"Attention (float16 (64|80|128)|bfloat16 128|float32 64|float16 64 one query)"
-    r"|Attention float16 (64|128) (one warpgroup|warpgroups( (boolean|added) mask)?)"
+    r"|Attention float16 (64|128) (one warpgroup|(warpgroups|tensor memory)( (boolean|added) mask)?)"
     r"|Attention float16 ((64|128) (boolean|added) mask|128 turned|parts|present( turned)?)"
     r"|AttentionGrad (float16 (64|128)( added mask)?|float32 64)( of keys and values)?"
     r"|(SoftmaxCrossEntropy(Loss)?|GroupNormalization|Embedding)Grad float16"
@@ -56,28 +56,39 @@ ACCESSES = (*GLOBAL_READS, *GLOBAL_WRITES, *COPIES, "LDS", "LDSM", "STS")
 WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "16": 2, "8": 1}
 WARPGROUP, WARPS = re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)\."), 4
 """A product by a warpgroup, and its warps."""
-TENSOR, TENSOR_WARPS, TENSOR_DEPTH = "UTCHMMA", 8, 16
-"""One with its sums in tensor memory, of a tile and 16 of k; and the warps of two warpgroups, which compute such a
-tile."""
-TILE = re.compile(r"^#define TILE_([MN]) (\d+)$", re.MULTILINE)
+TENSOR, HELD = "UTCHMMA", "tmem"
+"""One with its sums in tensor memory, of 128 rows and 16 of k, and where its first operand is if not in shared
+memory."""
+COLUMNS = re.compile(r"^#define (TILE_N|KEYS|HEAD_V) (\d+)$", re.MULTILINE)
 HMMA = (16, 8, 16)
+SPECIAL = "MUFU"
 MASKING = ("R2P", "HADD2.F32")
 """What only a mask takes in a loop of products: bits of a boolean one become predicates, halves numbers."""
 WORD = 4
 """Bytes of an access that does not say how wide it is, of a matrix of LDSM for each lane."""
 
 
+class Tensor(NamedTuple):
+    """As how many HMMA of a warp a product counts whose sums are in tensor memory: with its first operand in shared
+    memory, and in tensor memory."""
+
+    shared: int
+    held: int
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """What a thread executes: instructions, products of matrices among them (HMMA, m16n8k16; one by a warpgroup counts
-    as so many as each of its warps would need, one of a tile in tensor memory as each of two warpgroups' warps), and
-    bytes of global memory that it reads, writes, and copies to shared memory."""
+    as so many as each of its warps would need, one of a tile in tensor memory as each of two warpgroups' warps), bytes
+    of global memory that it reads, writes, and copies to shared memory, and `special` functions (MUFU: exponentials,
+    reciprocals)."""
 
     instructions: int
     products: int
     read: int
     written: int
     copied: int
+    special: int = 0
 
     @property
     def moved(self) -> int:
@@ -144,7 +155,7 @@ def _bytes(code: Sequence[Instruction], names: Sequence[str]) -> int:
 
 
 def _walked(
-    code: Sequence[Instruction], first: int, last: int, tensor: int, masks: bool = False
+    code: Sequence[Instruction], first: int, last: int, tensor: Tensor, masks: bool = False
 ) -> tuple[Way, list[Instruction]]:
     """A way through a loop, or through all; loops inside it are for what is left over, where they can be left out.  It
     applies `masks` where that is said and any way does."""
@@ -167,29 +178,32 @@ def _walked(
         _bytes(walked, GLOBAL_READS),
         _bytes(walked, GLOBAL_WRITES),
         _bytes(walked, COPIES),
+        sum(i.name == SPECIAL for i in walked),
     )
     return found, walked
 
 
-def _products(i: Instruction, tensor: int) -> int:
+def _products(i: Instruction, tensor: Tensor) -> int:
     if i.name == TENSOR:
-        return tensor
+        return tensor.held if i.operands.startswith(HELD) else tensor.shared
     if shape := WARPGROUP.match(i.op):
         return prod(map(int, shape.groups())) // WARPS // prod(HMMA)
     return int(i.name == "HMMA")
 
 
-def of_tile(source: Source) -> int:
-    """As how many products one of a source's tile counts whose sums are in tensor memory: it does not say its size."""
-    return prod(int(size) for _, size in TILE.findall(source.text)) * TENSOR_DEPTH // prod(HMMA) // TENSOR_WARPS
+def of_tile(source: Source) -> Tensor:
+    """As how many products those of a source count whose sums are in tensor memory: they do not say their size.  Two
+    warpgroups compute such a tile, each of whose warps has 16 rows of it."""
+    columns = {name: int(size) // HMMA[1] for name, size in COLUMNS.findall(source.text)}
+    return Tensor(columns.get("TILE_N", columns.get("KEYS", 1)), columns.get("HEAD_V", 1))
 
 
-def counts(code: Sequence[Instruction], tensor: int = 1) -> Counts:
+def counts(code: Sequence[Instruction], tensor: Tensor) -> Counts:
     """Of the instructions of a function; `tensor` as `of_tile` says."""
     whole, walked = _walked(code, 0, len(code) - 1, tensor)
     through = {(first, last): _walked(code, first, last, tensor)[0] for first, last in loops(code)}
     through = {at: one for at, one in through.items() if one.products or (not whole.products and one.moved)}
-    at = max(through, key=lambda at: _rank(through[at]), default=None)
+    at = _main(through)
     loop = through[at] if at else None
     masked, steps = _walked(code, *at, tensor, masks=True) if at and through[at].products else (None, [])
     if not any(i.op.startswith(MASKING) for i in steps):
@@ -200,9 +214,23 @@ def counts(code: Sequence[Instruction], tensor: int = 1) -> Counts:
     return Counts(whole, loop, dict(sorted(accesses.items())), conversions, barriers, masked)
 
 
-def _rank(loop: Way) -> tuple[int, ...]:
-    """Of loops that multiply as much the innermost, of others the one that moves most."""
-    return loop.products, 0 if loop.products else loop.moved, -loop.instructions
+def _main(loops: Mapping[tuple[int, int], Way]) -> tuple[int, int] | None:
+    """The one with most products, or else that moves most; but one inside it where that has more than half of them: the
+    rest is done once."""
+
+    def rank(at: tuple[int, int]) -> tuple[int, ...]:
+        loop = loops[at]
+        return loop.products, 0 if loop.products else loop.moved, -loop.instructions
+
+    found = max(loops, key=rank, default=None)
+    while found and loops[found].products:
+        first, last, most = *found, loops[found].products
+        inside = [at for at in loops if at != found and first <= at[0] and at[1] <= last]
+        inner = max(inside, key=rank, default=None)
+        if inner is None or 2 * loops[inner].products <= most:
+            break
+        found = inner
+    return found
 
 
 def counted(source: Source, architecture: str) -> dict[str, Counts]:

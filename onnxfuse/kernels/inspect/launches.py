@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import NamedTuple, TypeVar
 
+from onnxfuse.kernels.device.architectures import own
 from onnxfuse.kernels.device.device import Buffer, Launch, Source, TensorType
 from onnxfuse.kernels.device.kernel import Kernel
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
@@ -44,6 +45,7 @@ LIMITS = {
     "sm_80": Limits(2048, 32, 65536, 164 * 1024),
     "sm_90": Limits(2048, 32, 65536, 228 * 1024),
     "sm_100": Limits(2048, 32, 65536, 228 * 1024),
+    "sm_103": Limits(2048, 32, 65536, 228 * 1024),
 }
 WARP, REGISTERS_AT_A_TIME, SHARED_AT_A_TIME, RESERVED = 32, 256, 128, 1024
 """Threads of a warp; units in which a warp gets registers and a block shared memory; bytes of the latter that each
@@ -100,9 +102,9 @@ T = TypeVar("T")
 
 
 def there(table: Mapping[str, Mapping[str, T]], architecture: str) -> dict[str, T]:
-    """What a table has of each source for an architecture, those that are for it alone ("sm_90a") among them."""
-    own = {name: found.get(architecture, found.get(f"{architecture}a")) for name, found in table.items()}
-    return {name: found for name, found in own.items() if found is not None}
+    """What a table has of each source for an architecture, those that not all cards run ("sm_90a") among them."""
+    both = {name: found.get(architecture, found.get(own(architecture))) for name, found in table.items()}
+    return {name: found for name, found in both.items() if found is not None}
 
 
 @cache

@@ -90,7 +90,8 @@ def test_every_barrier_is_needed() -> None:
         for name in ("causal", "hidden", "steep", "jump"):
             RUNS[name](device)
 
-    assert [label for label in survivors(run) if not label.startswith("common.cuh")] == []  # what none of them calls
+    unused = ("common.cuh", "attention_warpgroup.cuh", "attention_tensor_memory.cuh")  # which none of them calls
+    assert survivors(run, unused) == []
 
 
 ROW = "batch * q_batch + (kv_head * group + r % group) * q_head + r / group * q_row"
@@ -111,7 +112,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("causal", "at[half] + right + 1", "at[half] + right + 2"),
     ("causal", "lengths ? length - queries : start", "0"),
     ("steep", "sum[half] *= factor[half];", ""),
-    ("steep", "o[n][2 * half + 1] *= factor[half];", ""),
+    ("steep", "o[n][i] *= factor[i / 2];", "o[n][i] *= i % 2 ? 1.0f : factor[i / 2];"),
     ("steep", "top[half] = to[half];", ""),
     ("steep", "warp_reduce<4>(peak, Max());", ""),
     ("steep", "if (RAW && (even || times < 0.0f))", "if (false)"),
@@ -123,7 +124,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("rising", "s[n][i] *= factor[i / 2];", ""),
     ("rising", "more[0] *= factor[0];", ""),
     ("rising natural", "NATURAL ? by / LOG2_E : by", "by"),
-    ("jump", "bold && __syncthreads_or(softmax.lost())", "false"),
+    ("jump", "bold && softmax.lost()", "false"),
     ("jump", "__syncthreads_or(softmax.lost())", "softmax.lost()"),
     ("causal", "warp_reduce<4>(softmax.sum, Add());", ""),
     ("causal", "lane % 16 * STRIDE_V + lane / 16 * 8", "lane % 8 * STRIDE_V + lane / 16 * 8"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.attention import source
+from onnxfuse.kernels.attention import tiles
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.device.device import Buffer, TensorType
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
@@ -32,11 +32,11 @@ def test_memory_beyond_the_outputs_grows_with_queries_only() -> None:
     for length in (128, 1024, 16384):
         assert recorded((8, 16, length, 64), (8, 16, length, 64)).scratched == 0
     long = [recorded((1, 8, 1, 128), (1, 8, length, 128)).scratched for length in (8192, 65536, 2**20)]
-    assert max(long) <= source.MOST_SPLITS * 8 * (128 + 2) * 4
-    assert min(long) > 0.9 * source.MOST_SPLITS * 8 * (128 + 2) * 4
+    assert max(long) <= tiles.MOST_SPLITS * 8 * (128 + 2) * 4
+    assert min(long) > 0.9 * tiles.MOST_SPLITS * 8 * (128 + 2) * 4
     for queries, heads in ((1, 32), (16, 8), (300, 2), (1000, 1)):
         device = recorded((1, heads, queries, 128), (1, heads, 2**17, 128))
-        assert device.scratched <= source.MOST_SPLITS * queries * heads * (128 + 2) * 4
+        assert device.scratched <= tiles.MOST_SPLITS * queries * heads * (128 + 2) * 4
         assert (device.scratched > 0) == (len(device.launches) == 2)
 
 
@@ -58,7 +58,7 @@ def test_blocks_that_share_rows_are_few_waves(head: int, rows: int) -> None:
         for architecture in LIMITS:
             needs = occupancy(first, architecture)
             assert needs is not None
-            assert not rest or first.blocks <= source.MOST_WAVES * needs.resident * Recorder().multiprocessors
+            assert not rest or first.blocks <= tiles.MOST_WAVES * needs.resident * Recorder().multiprocessors
 
 
 def test_work_is_what_is_seen() -> None:

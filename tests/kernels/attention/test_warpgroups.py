@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from onnxfuse.kernels.attention import attention
 from onnxfuse.kernels.attention.attention import Attention
-from onnxfuse.kernels.attention.source import ARCHITECTURE
-from onnxfuse.kernels.device.device import Argument, Launch
-from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.attention.tiles import WARPGROUPS
 from tests.attention_cases import Case, expected
+from tests.attention_noting import Noting
 from tests.kernel_mutants import assert_caught, of_run
 from tests.row_cases import DTYPES, assert_close, misaligned, run
 
@@ -25,19 +22,7 @@ CAUSAL = {"is_causal": 1, "scale": 0.2}
 @pytest.fixture(autouse=True)
 def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever there is the form, it is taken, proved or not."""
-    monkeypatch.setattr(attention, "_by_warpgroups", lambda device, dtype: True)
-
-
-class Noting(Emulated):
-    """Notes for which architecture each launch is."""
-
-    def __init__(self, order: str = "forward") -> None:
-        super().__init__(checked=True, order=order, architecture="sm_90")  # type: ignore[arg-type]
-        self.launched: list[str] = []
-
-    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
-        self.launched += [launch.source.architecture] * (launch.entry == "attention")
-        super().launch(launch, arguments)
+    monkeypatch.setattr(attention, "_allowed", lambda device, form, dtype: form is WARPGROUPS)
 
 
 CASES: dict[str, tuple[Case, np.dtype[np.generic]]] = {
@@ -65,30 +50,30 @@ CASES: dict[str, tuple[Case, np.dtype[np.generic]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_an_attention_may_have(name: str) -> None:
     case, dtype = CASES[name]
-    inputs, device = case.inputs(dtype), Noting()
+    inputs, device = case.inputs(dtype), Noting("sm_90")
     for got, want in zip(run(device, Attention(case.node), inputs), expected(case.node, inputs), strict=True):
         assert_close(got, want)
-    assert device.launched == [ARCHITECTURE]
+    assert device.launched == [WARPGROUPS.architecture]
 
 
 @pytest.mark.parametrize("order", ["reverse", "random"])
 def test_the_order_of_threads_does_not_matter(order: str) -> None:
     case, dtype = CASES["a boolean mask by eights"]
     inputs = case.inputs(dtype)
-    assert_close(run(Noting(order), Attention(case.node), inputs)[0], expected(case.node, inputs)[0])
+    assert_close(run(Noting("sm_90", order), Attention(case.node), inputs)[0], expected(case.node, inputs)[0])
 
 
 @pytest.mark.parametrize(
     "case", [Case(1, 200), Case(32, 70), Case(70, 70, 80), Case(70, 70, 256)], ids=["decoding", "32", "80", "256"]
 )
 def test_other_rows_and_heads_stay_with_warps(case: Case) -> None:
-    inputs, device = case.inputs(HALF), Noting()
+    inputs, device = case.inputs(HALF), Noting("sm_90")
     assert_close(run(device, Attention(case.node), inputs)[0], expected(case.node, inputs)[0])
     assert device.launched == [""]
 
 
 def test_misaligned_arrays_stay_with_warps() -> None:
-    case, device = Case(40, 70), Noting()
+    case, device = Case(40, 70), Noting("sm_90")
     inputs = case.inputs(HALF)
     assert_close(run(device, Attention(case.node), inputs, place=misaligned)[0], expected(case.node, inputs)[0])
     assert device.launched == [""]
@@ -99,11 +84,11 @@ RUNS = {
     "eights": attended(CASES["a boolean mask by eights"][0], HALF),
 }
 MUTANTS: list[tuple[str, str, str]] = [
-    ("whole", "Products::fence();", ""),
+    ("whole", "fence_proxy_async();\n        __syncthreads();", "__syncthreads();"),
     ("whole", "stage = STAGES - 1 - stage;", ""),
     ("whole", "keys.copy(key + KEYS, 1 - stage);", "keys.copy(key + KEYS, stage);"),
     ("whole", "values.copy(key + KEYS, 1 - stage);", "values.copy(key + KEYS, 0);"),
-    ("whole", "if (STAGES == 2) values.copy(begin);", ""),
+    ("whole", "if (STAGES == 2 || Products::AHEAD) values.copy(begin);", ""),
     ("whole", "products_wait<0>(s);", ""),
     ("whole", "products_wait<0>(o);", ""),
     ("whole", "products_begin(o);", ""),
@@ -114,8 +99,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("whole", "step * INSTRUCTION * PATTERN_ROW / FURTHER", "step * INSTRUCTION / FURTHER"),
     ("whole", "column / PANEL * NEXT_PANEL", "column / PANEL * PATTERN"),
     ("whole", "column % PANEL * static_cast<int>(sizeof(TYPE))", "column % PANEL"),
-    ("whole", "column / PANEL * KEYS * PANEL", "column / PANEL * PANEL"),
-    ("whole", "(column % PANEL / CHUNK ^ slot % 8)", "(column % PANEL / CHUNK)"),
+    ("whole", "column / PANEL * LENGTH * PANEL", "column / PANEL * PANEL"),
+    ("whole", "(column % PANEL / CHUNK ^ row % 8)", "(column % PANEL / CHUNK)"),
     ("whole", "&p[2 * step + i / 2][i % 2 * 2]", "&p[2 * step + i % 2][i / 2 * 2]"),
     ("whole", "multiply_add<TYPE, false>(s, held[step]", "multiply_add<TYPE, false>(s, held[0]"),
     ("eights", "(place ^ slot % 8 * CHUNK)", "place"),

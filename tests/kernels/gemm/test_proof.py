@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.kernels import of_region
+from onnxfuse.kernels.device import architectures
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.first_use import BEGUN
 from onnxfuse.kernels.emulator import memory
@@ -22,7 +23,7 @@ from onnxfuse.kernels.gemm.autotune import TMA, VARIABLE, WGMMA, Class, Verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.proof import Proofs
 from onnxfuse.kernels.gemm.region import ProductRegion
-from onnxfuse.kernels.gemm.tiles import ARCHITECTURE, WARPGROUPS
+from onnxfuse.kernels.gemm.tiles import WARPGROUPS
 from tests.gemm_card import CARD, Card
 from tests.gemm_cases import BFLOAT, FLOAT, HALF, assert_near, assert_right, attributes, operands
 from tests.kernel_runs import run
@@ -31,7 +32,7 @@ from tests.region_runs import computed, function
 from .test_gated import GEGLU, PACKED
 from .test_siblings import BIASED, arrays, made, wanted
 
-PROVED = ["", *[ARCHITECTURE] * len(WARPGROUPS), ARCHITECTURE]
+PROVED = ["", *[architectures.WARPGROUPS] * len(WARPGROUPS), architectures.WARPGROUPS]
 """The architectures that a first product launches kernels of."""
 SMALL = (136, 264, 328)
 """Two tiles of rows and of columns, six steps; none of them whole at the end."""
@@ -68,7 +69,7 @@ def test_what_is_proved_runs(path: Path, dtype: np.dtype[Any], transposed: bool)
     product(device, dtype, transposed)
     assert device.launched == PROVED, "those of the proof, and the product"
     product(device, dtype, transposed)
-    assert device.launched[len(PROVED) :] == [ARCHITECTURE], "it is proved once"
+    assert device.launched[len(PROVED) :] == [architectures.WARPGROUPS], "it is proved once"
     found = json.loads(path.read_text())
     assert list(found["proofs"]) == [CARD]
     assert list(found["proofs"][CARD].values()) == [""]
@@ -132,7 +133,7 @@ def test_a_gate_of_one_product_alone_is_refused(path: Path) -> None:
     device = Card("(to + TILE_N / 2 * TILE_K, c, column_c", "(to + TILE_N / 2 * TILE_K, b, column_b")
     with pytest.warns(RuntimeWarning, match="numbers of a product .* are others"):
         family("gate of a packed matrix", device)
-    assert device.launched == ["", ARCHITECTURE, ARCHITECTURE, ""]
+    assert device.launched == ["", architectures.WARPGROUPS, architectures.WARPGROUPS, ""]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_a_batch_that_takes_another_matrix_is_refused(path: Path, monkeypatch: p
     device = Card("stride ? number : 0};", after)
     with pytest.warns(RuntimeWarning, match="numbers of a product .* are others"):
         product(device)
-    assert device.launched == ["", ARCHITECTURE, ARCHITECTURE, ""]
+    assert device.launched == ["", architectures.WARPGROUPS, architectures.WARPGROUPS, ""]
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
@@ -169,17 +170,17 @@ def test_operands_may_come_by_tensor_maps(path: Path, monkeypatch: pytest.Monkey
         return
     device.launched.clear()
     computed((REGION[0], REGION[1]), np.float16, device)
-    assert device.launched == [ARCHITECTURE], "what is behind it needs no other"
+    assert device.launched == [architectures.WARPGROUPS], "what is behind it needs no other"
     for a, b in (((2, 136, 264), (2, 264, 136)), ((136, 264), (3, 264, 136)), ((2, 1, 136, 264), (1, 2, 264, 136))):
         device.launched.clear()
         arrays = operands(a, b, HALF)
         (y,) = run(FusedMatMul(attributes("Relu")), arrays, device)
         assert_right(y, arrays, attributes("Relu"))
-        assert set(device.launched) == {ARCHITECTURE}
+        assert set(device.launched) == {architectures.WARPGROUPS}
     monkeypatch.setattr(device, "maps", False)
     device.launched.clear()
     product(device)
-    assert ARCHITECTURE not in device.launched
+    assert architectures.WARPGROUPS not in device.launched
 
 
 def test_a_map_of_another_pattern_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +218,7 @@ def test_a_region_says_what_it_would_launch() -> None:
     types = [TensorType(HALF, shape) for shape in REGION[1]]
     for found, form, threads in zip(made.by_warpgroups(types, 132, "sm_90"), (WGMMA, TMA), (256, 288), strict=True):
         (launch,) = found.launches
-        assert (launch.source.architecture, launch.entry, launch.blocks) == (ARCHITECTURE, "product", 2 * 3)
+        assert (launch.source.architecture, launch.entry, launch.blocks) == (architectures.WARPGROUPS, "product", 2 * 3)
         assert (found.form, launch.threads) == (form, threads)
     assert made.by_warpgroups(types, 132, "sm_80") == []
 
@@ -249,7 +250,10 @@ def test_what_computes_wrongly_is_refused_and_the_product_right(path: Path, mist
     ):
         y = product(device)
     before = len(device.launched)
-    assert device.launched in (["", ARCHITECTURE, ARCHITECTURE, ""], ["", ARCHITECTURE, ""])
+    assert device.launched in (
+        ["", architectures.WARPGROUPS, architectures.WARPGROUPS, ""],
+        ["", architectures.WARPGROUPS, ""],
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_array_equal(product(device), y)
@@ -348,7 +352,7 @@ def test_other_cards_and_products_have_no_such_form(
     arrays = operands((m, k), (k, n), dtype)
     (y,) = run(FusedMatMul(attributes("Relu")), arrays, device)
     assert_right(y, arrays, attributes("Relu"))
-    assert ARCHITECTURE not in device.launched
+    assert architectures.WARPGROUPS not in device.launched
     assert not path.exists()
 
 
@@ -362,7 +366,7 @@ def test_the_fastest_form_runs_and_nothing_is_asked_any_more(
     def clock(run: Callable[[], None]) -> Callable[[], float]:
         before = len(device.launched)
         run()
-        takes = 1.0 if ARCHITECTURE in device.launched[before:] else 2.0
+        takes = 1.0 if architectures.WARPGROUPS in device.launched[before:] else 2.0
         return lambda: takes
 
     device.vendor.clock = clock  # type: ignore[method-assign]
@@ -376,4 +380,4 @@ def test_the_fastest_form_runs_and_nothing_is_asked_any_more(
     settled = next(iter(kernel._run._known.values()))
     assert settled is not None
     assert settled.settled is settled.warpgroups[WGMMA]
-    assert device.launched[-1] == ARCHITECTURE
+    assert device.launched[-1] == architectures.WARPGROUPS

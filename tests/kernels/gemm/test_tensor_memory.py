@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.kernels import of_region
+from onnxfuse.kernels.device import architectures
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import forms, proof
@@ -19,7 +20,6 @@ from onnxfuse.kernels.gemm.autotune import TCGEN05, VARIABLE
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.proof import Proofs
 from onnxfuse.kernels.gemm.region import ProductRegion
-from onnxfuse.kernels.gemm.tiles import TENSOR_ARCHITECTURE
 from tests.gemm_card import CARD, Card
 from tests.gemm_cases import BFLOAT, HALF, assert_right, attributes, operands
 from tests.kernel_runs import run
@@ -27,7 +27,7 @@ from tests.region_runs import computed, function
 
 from .test_proof import FAMILIES, PLAIN, REGION, SMALL, family, product
 
-PROVED = ["", *[TENSOR_ARCHITECTURE] * 3]
+PROVED = ["", *[architectures.TENSOR_MEMORY] * 3]
 """The architectures that a first product launches kernels of: by warps and in both tiles for the proof, and its own."""
 
 
@@ -54,7 +54,7 @@ def test_what_is_proved_runs(path: Path, dtype: np.dtype[Any], transposed: bool)
     product(device, dtype, transposed)
     assert device.launched == PROVED
     product(device, dtype, transposed)
-    assert device.launched[len(PROVED) :] == [TENSOR_ARCHITECTURE], "it is proved once"
+    assert device.launched[len(PROVED) :] == [architectures.TENSOR_MEMORY], "it is proved once"
     assert list(json.loads(path.read_text())["proofs"][CARD].values()) == [""]
 
 
@@ -69,19 +69,19 @@ def test_all_products_have_the_form(path: Path) -> None:
         arrays = operands(a, b, HALF)
         (y,) = run(FusedMatMul(attributes("Relu")), arrays, device)
         assert_right(y, arrays, attributes("Relu"))
-        assert set(device.launched) == {TENSOR_ARCHITECTURE}, "what is behind it needs no other proof"
+        assert set(device.launched) == {architectures.TENSOR_MEMORY}, "what is behind it needs no other proof"
     for name in FAMILIES:
         device.launched.clear()
         family(name, device)
-        assert set(device.launched) == {"", TENSOR_ARCHITECTURE} or name == "rows", name
-        assert device.launched[-1] == TENSOR_ARCHITECTURE, name
+        assert set(device.launched) == {"", architectures.TENSOR_MEMORY} or name == "rows", name
+        assert device.launched[-1] == architectures.TENSOR_MEMORY, name
 
 
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_103", "sm_120"])
 def test_no_other_card_has_it(path: Path, architecture: str) -> None:
     device = card(architecture=architecture)
     product(device)
-    assert TENSOR_ARCHITECTURE not in device.launched
+    assert architectures.TENSOR_MEMORY not in device.launched
 
 
 def test_it_needs_tensor_maps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,4 +131,4 @@ def test_a_region_says_what_it_would_launch() -> None:
     assert isinstance(made, ProductRegion)
     (found,) = made.by_warpgroups([TensorType(HALF, shape) for shape in REGION[1]], 148, "sm_100")
     (launch,) = found.launches
-    assert (found.form, launch.source.architecture, launch.threads) == (TCGEN05, TENSOR_ARCHITECTURE, 288)
+    assert (found.form, launch.source.architecture, launch.threads) == (TCGEN05, architectures.TENSOR_MEMORY, 288)

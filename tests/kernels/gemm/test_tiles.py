@@ -59,8 +59,9 @@ def test_tiles_cover_a_matrix() -> None:
 
 def test_where_warpgroups_multiply() -> None:
     assert has_warpgroups("sm_90", 129, 136, 136, 16, 2)
-    assert has_warpgroups("sm_100", 129, 136, 136, 16, 2), "whose sums are in tensor memory"
-    others = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103", "sm_120", "")
+    for family in ("sm_100", "sm_103"):
+        assert has_warpgroups(family, 129, 136, 136, 16, 2), "whose sums are in tensor memory"
+    others = ("sm_80", "sm_89", "sm_90a", "sm_100f", "sm_110", "sm_120", "")
     assert not any(has_warpgroups(other, 4096, 4096, 4096, 16, 2) for other in others)
     assert not has_warpgroups("sm_90", 128, 4096, 4096, 16, 2)
     assert not has_warpgroups("sm_90", 4096, 128, 4096, 16, 2)

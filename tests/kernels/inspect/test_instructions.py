@@ -11,7 +11,7 @@ import pytest
 from onnxfuse.errors import DependencyError
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.inspect import instructions, nvrtc, sass
-from onnxfuse.kernels.inspect.instructions import Counts, Way, counts, of_tile, worse
+from onnxfuse.kernels.inspect.instructions import Counts, Tensor, Way, counts, of_tile, worse
 
 SOURCES = dict(instructions.chosen())
 TABLE = instructions.committed()
@@ -71,6 +71,7 @@ def test_attention_multiplies_most_of_the_time(head: int, most: float) -> None:
         assert per_product <= most, architecture
 
 
+NONE = Tensor(1, 1)
 PRODUCT = """
 .text.gemm:
         /*0000*/                   LDC R1, c[0x0][0x28] ;
@@ -89,7 +90,7 @@ PRODUCT = """
 
 
 def test_what_is_counted() -> None:
-    found = counts(sass.functions(PRODUCT)["gemm"])
+    found = counts(sass.functions(PRODUCT)["gemm"], NONE)
     assert found.whole == Way(11, products=1, read=2, written=8, copied=16)
     assert found.loop == Way(5, products=1, read=0, written=0, copied=16)
     assert found.accesses == {"LDG 2": 1, "LDGSTS 16": 1, "LDSM 16": 1, "STG 8": 1}
@@ -117,7 +118,7 @@ MASKED = """
 
 def test_a_tile_with_a_mask_is_counted_besides() -> None:
     """The main loop is the innermost of those that multiply as much, and its shortest way passes masks by."""
-    found = counts(sass.functions(MASKED)["attention"])
+    found = counts(sass.functions(MASKED)["attention"], NONE)
     assert found.loop == Way(4, products=2, read=0, written=0, copied=0)
     assert found.masked == replace(found.loop, instructions=6)
     assert found.masked_per_product == 3
@@ -129,13 +130,13 @@ def test_a_tile_with_a_mask_is_counted_besides() -> None:
 def test_a_product_by_a_warpgroup_is_what_its_warps_would_need() -> None:
     """m64n256k16 of four warps is 32 times m16n8k16 of each."""
     text = PRODUCT.replace("HMMA.16816.F32 R4, R8, R10, R4", "HGMMA.64x256x16.F32 R24, gdesc[UR8].tnspB, R24, gsb0")
-    assert counts(sass.functions(text)["gemm"]).whole.products == 32
+    assert counts(sass.functions(text)["gemm"], NONE).whole.products == 32
 
 
-ATTENTION = [name for name in SOURCES if name.startswith("Attention ") and "warpgroup" in name]
+ATTENTION = [name for name in SOURCES if name.startswith("Attention ")]
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", [name for name in ATTENTION if "warpgroup" in name])
 def test_attention_by_warpgroups_multiplies_as_much_by_fewer_instructions(name: str) -> None:
     """It reads no keys and values from shared memory itself, which is one for each two products by warps."""
     own, by_warps = (
@@ -158,23 +159,66 @@ def test_products_by_warpgroups_are_not_taken_apart(name: str) -> None:
     assert loop.instructions <= (44 if "normalised" in name else 40) * 4
 
 
+@pytest.mark.parametrize("name", [name for name in ATTENTION if "tensor memory" in name])
+def test_attention_in_tensor_memory_reads_and_writes_it_alone(name: str) -> None:
+    """It takes two thirds of the instructions of that by warps, and an exponential for each score."""
+    own, by_warps = (
+        TABLE[of][on]["attention"] for of, on in ((name, "sm_100f"), (name.replace(" tensor memory", ""), "sm_100"))
+    )
+    assert own.loop is not None
+    assert by_warps.loop is not None
+    assert own.loop.products == 2 * by_warps.loop.products
+    assert own.loop.special == 2 * by_warps.loop.special == 64
+    assert 3 * own.loop.instructions < 2 * 2 * by_warps.loop.instructions
+    assert "LDSM 16" not in own.accesses
+
+
+def test_a_product_of_what_is_in_tensor_memory_is_that_of_an_attention() -> None:
+    """128 x 128 x 16 of queries and keys, 128 x 64 x 16 of shares and values."""
+    attention = Source("attention.cu", "#define KEYS 128\n#define HEAD 128\n#define HEAD_V 64\n")
+    both = "UTCHMMA gdesc[UR8], gdesc[UR4], tmem[UR6], UPT ;\n  /*0041*/  UTCHMMA tmem[UR8], gdesc[UR4], tmem[UR6], UPT"
+    text = PRODUCT.replace("HMMA.16816.F32 R4, R8, R10, R4", both)
+    assert counts(sass.functions(text)["gemm"], of_tile(attention)).whole.products == 16 + 8
+
+
+LOOPS = """
+.text.attention:
+.L_x_0:
+        /*0010*/                   HMMA.16816.F32 R4, R8, R10, R4 ;
+.L_x_1:
+        /*0020*/                   HMMA.16816.F32 R4, R8, R10, R4 ;
+        /*0030*/                   HMMA.16816.F32 R4, R8, R10, R4 ;
+        /*0040*/                   MUFU.EX2 R4, R4 ;
+        /*0050*/               @P1 BRA `(.L_x_1) ;
+        /*0060*/               @P2 BRA `(.L_x_0) ;
+        /*0070*/                   EXIT ;
+"""
+
+
+def test_a_loop_with_most_of_the_products_is_the_main_one() -> None:
+    """What another around it multiplies besides is done once."""
+    assert counts(sass.functions(LOOPS)["attention"], NONE).loop == Way(4, 2, 0, 0, 0, special=1)
+    half = LOOPS.replace("/*0030*/                   HMMA.16816.F32", "/*0030*/                   FFMA")
+    assert counts(sass.functions(half)["attention"], NONE).loop == Way(6, 2, 0, 0, 0, special=1)
+
+
 def test_a_product_in_tensor_memory_is_what_the_warps_of_two_warpgroups_would_need() -> None:
     """128 x 256 x 16 is 32 times m16n8k16 of each of eight."""
     wide = Source("gemm.cu", "#define TILE_M 128\n#define TILE_N 256\n")
-    assert of_tile(wide) == 32
+    assert of_tile(wide) == Tensor(32, 1)
     text = PRODUCT.replace(
         "HMMA.16816.F32 R4, R8, R10, R4", "UTCHMMA gdesc[UR8], gdesc[UR4], tmem[UR6], tmem[UR26], UPT"
     )
     assert counts(sass.functions(text)["gemm"], of_tile(wide)).whole.products == 32
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if "tensor memory" in name])
+@pytest.mark.parametrize("name", [name for name in SOURCES if "tensor memory" in name and name not in ATTENTION])
 def test_products_in_tensor_memory_are_begun_by_few_instructions(name: str) -> None:
     """Four of them in the main loop, which one thread has 512 cycles for, or half of that in the narrow tile."""
     (entries,) = TABLE[name].values()
     (loop,) = (found.loop for found in entries.values())
     assert loop is not None
-    assert loop.products == 4 * of_tile(SOURCES[name])
+    assert loop.products == 4 * of_tile(SOURCES[name]).shared
     assert loop.instructions <= 13 * 4
     assert sum(found.whole.copied for found in entries.values()) == 0, "all by the tensor memory accelerator"
 

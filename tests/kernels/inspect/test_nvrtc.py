@@ -118,7 +118,7 @@ def test_a_source_of_one_architecture_is_compiled_for_no_other() -> None:
     assert list(nvrtc.measured(source)) == ["sm_90a"]
     own = {name: source for name, source in SOURCES.items() if source.architecture}
     assert own
-    kinds = {"sm_90a": "warpgroup", "sm_100a": "tensor memory"}
+    kinds = {"sm_90a": "warpgroup", "sm_100f": "tensor memory"}
     assert all(kinds[source.architecture] in name for name, source in own.items())
 
 

@@ -112,6 +112,7 @@ void wgmma_wait(unsigned under_way, EMULATOR_SITE);
 // What one thread says of a product whose sums are in tensor memory; see tcgen05_instructions.h.
 struct Tcgen05 {
   uint64_t a, b;         // Descriptors.
+  bool a_there;          // Or, instead of that of a, where in tensor memory it is.
   uint32_t d;            // Where the sums are.
   uint32_t instruction;  // Its descriptor.
   bool adds;
@@ -121,8 +122,13 @@ void tensor_relinquish(Site site);
 void tensor_free(uint32_t address, unsigned columns, Site site);
 void tensor_product(const Tcgen05 &call, Site site);
 void tensor_commit(void *barrier, Site site);
-void tensor_load(float *to, uint32_t address, unsigned columns, Site site);
+// What lanes of a warp load and store of so many columns: a lane each, or 16 lanes as mma.sync has them, whose columns are
+// floats or pairs of halves.
+enum class TensorShape : uint8_t { s32x32b, s16x256b, s16x128b };
+void tensor_load(float *to, uint32_t address, TensorShape shape, unsigned columns, Site site);
 void tensor_wait_loads(Site site);
+void tensor_store(uint32_t address, const float *from, TensorShape shape, unsigned columns, Site site);
+void tensor_wait_stores(Site site);
 void tensor_fence_before();
 void tensor_fence_after();
 // What a CUtensorMap of three dimensions says, in words of it; memory.py writes them.

@@ -229,6 +229,12 @@ void products_arrive(void *where, uint32_t last, Site site) {
 
 uint32_t products_known() { return bulk->threads[thread->rank].products; }
 
+bool product_known(size_t offset) {
+  if (bulk->reads.empty()) return false;
+  uint32_t last = bulk->reads[offset / PIECE].product;
+  return last && products_known() >= last;
+}
+
 uint32_t next_tick() { return ++bulk->tick; }
 
 uint32_t told_by(unsigned warp) { return bulk->threads[thread->rank].left[warp]; }

@@ -25,6 +25,8 @@ uint32_t meetings();
 void product_begins(uint32_t number, unsigned offset);
 void products_arrive(void *where, uint32_t last, Site site);
 uint32_t products_known();
+// Whether this thread has been told of the end of the last product, of those in tensor memory, that read a place.
+bool product_known(size_t offset);
 // Counts on; and when a warp last arrived at an mbarrier, as far as this thread knows.
 uint32_t next_tick();
 uint32_t told_by(unsigned warp);

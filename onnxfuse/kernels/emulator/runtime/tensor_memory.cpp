@@ -3,7 +3,7 @@
 //
 // A product is computed when it is begun.  Who reads its sums must know that it ended: from an mbarrier at which the end
 // arrived by tcgen05.commit, and by a tcgen05.fence::after_thread_sync behind that.  Until some thread knows it, nobody may
-// write what it reads.  Loads give NaN until they are waited for.
+// write what it reads.  Loads give NaN until they are waited for, and what is stored is NaN.
 #include "tensor_memory.h"
 
 #include <cmath>
@@ -28,15 +28,15 @@ struct Product {
   std::vector<unsigned> pieces;  // Of dynamic shared memory, that it reads.
 };
 
-// When a warp had a load of a column: after how many meetings of the block, of its ticks, and of its fences.
-struct Loaded {
+// When a warp had a load of a column, or a store: after how many meetings of the block, of its ticks, and of its fences.
+struct Moved {
   uint32_t meetings, tick, fences;
   bool there;
 };
 
 struct Column {
-  uint32_t product;  // The last one that wrote it, 0 for none.
-  Loaded loaded[WARPS];
+  uint32_t product, read;  // The last one that wrote it, and that read it, 0 for none.
+  Moved loaded[WARPS], stored[WARPS];
 };
 
 struct Allocation {
@@ -48,15 +48,22 @@ struct Allocation {
 struct Load {
   float *to;
   std::vector<float> values;
-  unsigned first;
+  unsigned first, columns;
+};
+
+struct Store {
+  std::vector<float *> to;
+  std::vector<float> values;
+  unsigned first, columns;
 };
 
 // Of one thread: its fences before others go on, also when the block last met, and what it knew at its last fence behind
 // others.
 struct Own {
   uint32_t fences, fences_met, meetings, products;
-  uint32_t told[WARPS];  // Tick of each warp's last load that it knew of.
+  uint32_t told[WARPS];  // Tick of each warp's last load or store that it knew of.
   std::vector<Load> loads;
+  std::vector<Store> stores;
 };
 
 struct TensorMemory {
@@ -132,18 +139,82 @@ void check_products(unsigned first, unsigned count, Site site) {
            "have told this thread", c);
 }
 
-// This thread knows that other warps have loaded what they load of these columns.
-void check_loads(unsigned first, unsigned count, Site site) {
+// This thread knows that other warps have loaded, or stored, what they do of these columns.
+void check_moved(Moved (Column::*which)[WARPS], const char *what, unsigned first, unsigned count, Site site) {
   for (unsigned c = first; c < first + count; c++)
     for (unsigned w = 0; w < WARPS; w++) {
-      const Loaded &loaded = tensor->columns[c].loaded[w];
-      if (!loaded.there || w == thread->warp) continue;
+      const Moved &moved = (tensor->columns[c].*which)[w];
+      if (!moved.there || w == thread->warp) continue;
       const Own &other = tensor->threads[w * WARP];
-      bool met = loaded.meetings < own().meetings && other.fences_met > loaded.fences;
-      if (!met && (own().told[w] <= loaded.tick || other.fences <= loaded.fences))
-        fail(site, "race: column %u of tensor memory, which warp %u loads, with no barrier and tcgen05.fence on both sides of "
-             "it between", c, w);
+      bool met = moved.meetings < own().meetings && other.fences_met > moved.fences;
+      if (!met && (own().told[w] <= moved.tick || other.fences <= moved.fences))
+        fail(site, "race: column %u of tensor memory, which warp %u %s, with no barrier and tcgen05.fence on both sides of "
+             "it between", c, w, what);
     }
+}
+
+void check_others(unsigned first, unsigned count, Site site) {
+  check_moved(&Column::loaded, "loads", first, count, site);
+  check_moved(&Column::stored, "stores", first, count, site);
+}
+
+template <class T> bool waited(const std::vector<T> &moves, unsigned first, unsigned count) {
+  for (const T &one : moves)
+    if (one.first < first + count && first < one.first + one.columns) return false;
+  return true;
+}
+
+// Nobody has a load or store of these columns that is still to be waited for.
+void check_waited(unsigned first, unsigned count, Site site) {
+  for (const Own &one : tensor->threads)
+    if (!waited(one.loads, first, count) || !waited(one.stores, first, count))
+      fail(site, "tensor memory of which a load or store is not waited for");
+}
+
+// [128, DEPTH] of 16-bit numbers, two in a column of 32 bits.
+std::vector<float> read_columns(unsigned first, bool bfloat, Site site) {
+  check_columns(first, DEPTH / 2, site);
+  check_products(first, DEPTH / 2, site);
+  check_moved(&Column::stored, "stores", first, DEPTH / 2, site);
+  check_waited(first, DEPTH / 2, site);
+  std::vector<float> values(size_t(ROWS) * DEPTH);
+  for (unsigned c = 0; c < DEPTH / 2; c++) {
+    tensor->columns[first + c].read = tensor->number;
+    for (unsigned row = 0; row < ROWS; row++) {
+      const char *both = reinterpret_cast<const char *>(&tensor->values[row * COLUMNS + first + c]);
+      for (unsigned half = 0; half < 2; half++) values[row * DEPTH + 2 * c + half] = number(both + 2 * half, bfloat);
+    }
+  }
+  return values;
+}
+
+// Where register i of a lane is (PTX ISA, "Data Movement Shape").
+struct Cell {
+  unsigned row, column;
+};
+
+Cell cell(TensorShape shape, unsigned i) {
+  unsigned g = thread->lane / 4, t = thread->lane % 4;
+  if (shape == TensorShape::s32x32b) return {thread->lane, i};
+  if (shape == TensorShape::s16x256b) return {g + i / 2 % 2 * 8, i / 4 * 8 + 2 * t + i % 2};
+  return {g + i % 2 * 8, i / 2 * 4 + t};
+}
+
+unsigned registers(TensorShape shape, unsigned columns) { return shape == TensorShape::s32x32b ? columns : columns / 2; }
+
+// Lanes of a warp's quarter, all or a half of them.
+void check_rows(const char *what, TensorShape shape, unsigned row, Site site) {
+  unsigned quarter = thread->warp % 4 * QUARTER, lanes = shape == TensorShape::s32x32b ? QUARTER : QUARTER / 2;
+  if (row < quarter || row + lanes > quarter + QUARTER || row % lanes)
+    fail(site, "warp %u %s lanes %u to %u of tensor memory: lanes from %u on are its own", thread->warp, what, row,
+         row + lanes - 1, quarter);
+}
+
+// Marks what a warp has moved of these columns.
+void moved(Moved (Column::*which)[WARPS], unsigned first, unsigned columns) {
+  if (thread->lane) return;
+  Moved now = {meetings(), next_tick(), own().fences, true};
+  for (unsigned c = first; c < first + columns; c++) (tensor->columns[c].*which)[thread->warp] = now;
 }
 
 }  // namespace
@@ -220,10 +291,8 @@ void tensor_free(uint32_t address, unsigned columns, Site site) {
     if (all[i].first != address || all[i].columns != columns) continue;
     check_columns(address, columns, site);
     check_products(address, columns, site);
-    check_loads(address, columns, site);
-    for (const Own &one : tensor->threads)
-      for (const Load &load : one.loads)
-        if (load.first >= address && load.first < address + columns) fail(site, "tensor memory of which a load is not waited for");
+    check_others(address, columns, site);
+    check_waited(address, columns, site);
     all.erase(all.begin() + ptrdiff_t(i));
     return;
   }
@@ -237,10 +306,13 @@ void tensor_product(const Tcgen05 &call, Site site) {
   Instruction shape = instruction(call.instruction, site);
   if (call.d >> 16) fail(site, "sums of 128 rows begin in lane 0 of tensor memory");
   check_columns(call.d, shape.n, site);
-  check_loads(call.d, shape.n, site);
-  Matrix left = described(call.a, shape.turned_a, site), right = described(call.b, shape.turned_b, site);
+  check_others(call.d, shape.n, site);
+  check_waited(call.d, shape.n, site);
+  Matrix right = described(call.b, shape.turned_b, site);
   Product product{++t.number, __builtin_return_address(0), {}};
-  std::vector<float> a = read(left, ROWS, DEPTH, 1, shape.bfloat, product.pieces, site);
+  std::vector<float> a =
+      call.a_there ? read_columns(unsigned(call.a), shape.bfloat, site)
+                   : read(described(call.a, shape.turned_a, site), ROWS, DEPTH, 1, shape.bfloat, product.pieces, site);
   std::vector<float> b = read(right, shape.n, 1, shape.n, shape.bfloat, product.pieces, site);
   for (unsigned at : product.pieces) {
     product_reads(emulator_dynamic_shared + at, PIECE, product.code);
@@ -259,18 +331,18 @@ void tensor_commit(void *barrier, Site site) {
   products_arrive(barrier, tensor->issuer == thread ? tensor->number : 0, site);
 }
 
-void tensor_load(float *to, uint32_t address, unsigned columns, Site site) {
+void tensor_load(float *to, uint32_t address, TensorShape shape, unsigned columns, Site site) {
   together("tcgen05.ld", uint64_t(columns) << 32 | address, site);
   unsigned first = address & 0xffff, row = address >> 16;
-  if (row != thread->warp % 4 * QUARTER)
-    fail(site, "warp %u loads lanes %u to %u of tensor memory: lanes from %u on are its own", thread->warp, row, row + QUARTER - 1,
-         thread->warp % 4 * QUARTER);
+  check_rows("loads", shape, row, site);
   check_columns(first, columns, site);
   check_products(first, columns, site);
-  Load load{to, std::vector<float>(columns), first};
-  for (unsigned i = 0; i < columns; i++) {
-    if (!tensor->columns[first + i].product) fail(site, "loads column %u of tensor memory, which nobody has written", first + i);
-    load.values[i] = tensor->values[(row + thread->lane) * COLUMNS + first + i];
+  for (unsigned c = first; c < first + columns; c++)
+    if (!tensor->columns[c].product) fail(site, "loads column %u of tensor memory, which nobody has written", c);
+  Load load{to, {}, first, columns};
+  for (unsigned i = 0; i < registers(shape, columns); i++) {
+    Cell at = cell(shape, i);
+    load.values.push_back(tensor->values[(row + at.row) * COLUMNS + first + at.column]);
     to[i] = NAN;
   }
   own().loads.push_back(std::move(load));
@@ -280,11 +352,38 @@ void tensor_wait_loads(Site site) {
   together("tcgen05.wait::ld", 0, site);
   for (const Load &load : own().loads) {
     memcpy(load.to, load.values.data(), load.values.size() * sizeof(float));
-    if (thread->lane) continue;
-    Loaded now = {meetings(), next_tick(), own().fences, true};
-    for (size_t i = 0; i < load.values.size(); i++) tensor->columns[load.first + i].loaded[thread->warp] = now;
+    moved(&Column::loaded, load.first, load.columns);
   }
   own().loads.clear();
+}
+
+void tensor_store(uint32_t address, const float *from, TensorShape shape, unsigned columns, Site site) {
+  together("tcgen05.st", uint64_t(columns) << 32 | address, site);
+  unsigned first = address & 0xffff, row = address >> 16;
+  check_rows("stores", shape, row, site);
+  check_columns(first, columns, site);
+  check_products(first, columns, site);
+  if (!waited(own().loads, first, columns)) fail(site, "stores to tensor memory of which a load is not waited for");
+  for (unsigned c = first; c < first + columns; c++)
+    if (tensor->columns[c].read > own().products)
+      fail(site, "race: column %u of tensor memory, which a product reads whose end no mbarrier and "
+           "tcgen05.fence::after_thread_sync have told this thread", c);
+  Store store{{}, {from, from + registers(shape, columns)}, first, columns};
+  for (unsigned i = 0; i < registers(shape, columns); i++) {
+    Cell at = cell(shape, i);
+    store.to.push_back(&tensor->values[(row + at.row) * COLUMNS + first + at.column]);
+    *store.to.back() = NAN;
+  }
+  own().stores.push_back(std::move(store));
+}
+
+void tensor_wait_stores(Site site) {
+  together("tcgen05.wait::st", 0, site);
+  for (const Store &store : own().stores) {
+    for (size_t i = 0; i < store.to.size(); i++) *store.to[i] = store.values[i];
+    moved(&Column::stored, store.first, store.columns);
+  }
+  own().stores.clear();
 }
 
 void tensor_fence_before() { own().fences++; }
