@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device import architectures
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, OF_ONE_CARD
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
@@ -107,7 +108,7 @@ def _proved(node: Timed, machine: Machine, form: str) -> None:
     which, vendor = kernel.which(node.types), device.vendor
     itemsize, tile = DTYPES[node.dtype].itemsize, FORM_TILES[form][0]
     there = has_warpgroups(device.architecture, which.m, which.n, which.k, which.access, itemsize)
-    if not there or tile.architecture != f"{device.architecture}a":
+    if not there or tile.architecture != architectures.own(device.architecture):
         raise KernelError(f"no such product {BY[form]}, or none on this card")
     if tile.maps and not device.maps:
         raise KernelError("no tensor maps with this driver")

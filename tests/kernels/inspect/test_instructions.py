@@ -161,15 +161,17 @@ def test_products_by_warpgroups_are_not_taken_apart(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ATTENTION if "tensor memory" in name])
 def test_attention_in_tensor_memory_reads_and_writes_it_alone(name: str) -> None:
-    """It takes two thirds of the instructions of that by warps, and an exponential for each score."""
+    """It takes fewer instructions than that by warps, and an exponential for each score, of which heads of 64 take a part
+    by multiplications."""
     own, by_warps = (
         TABLE[of][on]["attention"] for of, on in ((name, "sm_100f"), (name.replace(" tensor memory", ""), "sm_100"))
     )
     assert own.loop is not None
     assert by_warps.loop is not None
     assert own.loop.products == 2 * by_warps.loop.products
-    assert own.loop.special == 2 * by_warps.loop.special == 64
-    assert 3 * own.loop.instructions < 2 * 2 * by_warps.loop.instructions
+    assert 2 * by_warps.loop.special == 64
+    assert own.loop.special == (52 if " 64 " in name else 64)
+    assert own.loop.instructions < (0.95 if " 64 " in name else 0.6) * 2 * by_warps.loop.instructions
     assert "LDSM 16" not in own.accesses
 
 
