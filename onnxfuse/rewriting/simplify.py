@@ -109,7 +109,7 @@ def simpler(
     cut, integer = _cut(view), on_integers(view, found.current)
     renewed: set[str] = set()
     spared: dict[str, list[int]] = {}
-    for index in sorted(live.nodes, reverse=True):
+    for index in _last_first(live.nodes, found, graph):
         node = graph.nodes[index]
         if index not in live.nodes or node.op_type == "Constant" or not _renewable(view, index):
             continue
@@ -146,6 +146,15 @@ def simpler(
         if live.uses[target] == sum(index in live.nodes for index in readers) and live.place(target) in live.nodes:
             renewed.update(graph.nodes[index].output[0] for index in readers if index in live.nodes)
     return renewed
+
+
+def _last_first(nodes: Collection[int], found: Found, graph: Graph) -> list[int]:
+    """Nodes from the last on, those of constants before all: what computes a constant is not saved by its reader."""
+
+    def order(index: int) -> tuple[bool, int]:
+        return any(name in found.current and found.current[name].constant for name in graph.nodes[index].output), index
+
+    return sorted(nodes, key=order, reverse=True)
 
 
 def _spared(graph: Graph, index: int, plan: Plan) -> str | None:

@@ -182,6 +182,20 @@ CASES: dict[str, tuple[str, list[str]]] = {
         }""",
         ["Sin", "Sub", "Mul", "Cos"],
     ),
+    "an Einsum of what a table has for places that are counted": (
+        """g (float[B, 4, 4, 8] x) => (float[B, 4, 4, 4] y)
+        <float[7, 8] table, int64 zero = {0}, int64 one = {1}, int64 three = {3}, int64 four = {4},
+         int64[1] first = {0}, int64[1] second = {1}> {
+            places = Range (zero, four, one)
+            rows = Unsqueeze (places, second)
+            columns = Unsqueeze (places, first)
+            apart = Sub (rows, columns)
+            index = Add (apart, three)
+            positions = Gather (table, index)
+            y = Einsum <equation = "bhwc,hkc->bhwk"> (x, positions)
+        }""",
+        ["Einsum"],
+    ),
 }
 KEPT: dict[str, tuple[str, list[str]]] = {
     "constants whose product is cut to an integer": (
