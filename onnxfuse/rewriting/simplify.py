@@ -192,13 +192,14 @@ def _work(op: str) -> int:
 
 def _is_sum(draft: Draft, node: NodeProto) -> bool:
     """Is it a sum of real numbers?  With fewer of them something has cancelled, which its rounding may be there for;
-    nothing has where parts lie between zeros, side by side, or where it is a constant, however often repeated."""
+    nothing has where parts lie between zeros, side by side, where it is a choice of two, one of which is 0 wherever the
+    other is not, or where it is a constant, however often repeated."""
     if node.op_type not in ("Add", "Sub", "Sum") or draft.view.dtypes[node.output[0]] not in REAL:
         return False
     term = draft.found.current[node.output[0]]
     while term.op in ("Reshape", "Transpose", "Expand"):
         term = term.args[0]
-    return term.op not in ("Concat", "Pad") and not term.constant
+    return term.op not in ("Concat", "Pad", "Where") and not term.constant
 
 
 def _cut(view: View) -> set[int]:

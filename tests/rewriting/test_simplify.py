@@ -182,6 +182,17 @@ CASES: dict[str, tuple[str, list[str]]] = {
         }""",
         ["Sin", "Sub", "Mul", "Cos"],
     ),
+    "a choice that is written by products": (
+        """g (float[B, 4] x, bool[B, 1] c) => (float[B, 4] y) <float low = {-1000}> {
+            other = Not (c)
+            keep = Cast <to = 1> (c)
+            hide = Cast <to = 1> (other)
+            kept = Mul (x, keep)
+            hidden = Mul (hide, low)
+            y = Add (kept, hidden)
+        }""",
+        ["Where"],
+    ),
     "an Einsum of what a table has for places that are counted": (
         """g (float[B, 4, 4, 8] x) => (float[B, 4, 4, 4] y)
         <float[7, 8] table, int64 zero = {0}, int64 one = {1}, int64 three = {3}, int64 four = {4},
