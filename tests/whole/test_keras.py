@@ -367,6 +367,25 @@ def test_queries_along_the_rows_of_one_head_of_keys_whose_mask_is_repeated_for_e
     assert (heads["q_num_heads"], heads["kv_num_heads"], len(made.model.graph.node)) == (4, 1, 4)
 
 
+TWO_AXES = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[B,2,12,8] q, float[B,2,8,12] k, float[B,2,12,8] v) => (float[B,2,12,8] y)
+<int64[6] places = {0, 0, 3, 4, 3, 4}, int64[4] rows = {0, 0, 12, 12}, int64[2] axes = {4, 5}, float scale = {0.25}> {
+    products = MatMul (q, k)  scores = Mul (products, scale)  x = Reshape (scores, places)
+    m = ReduceMax <axes = [4, 5]> (x)  nan = IsNaN (m)  infinite = IsInf (m)  odd = Or (infinite, nan)
+    usual = Not (odd)  keep = Cast <to = 1> (usual)  shift = Mul (keep, m)
+    d = Sub (x, shift)  e = Exp (d)  sum = ReduceSum (e, axes)  log = Log (sum)  total = Add (log, shift)
+    less = Sub (x, total)  p = Exp (less)  weights = Reshape (p, rows)  y = MatMul (weights, v)
+}"""
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_attention_over_the_places_of_a_picture(target: str) -> None:
+    """MultiHeadAttention(attention_axes=(1, 2)): the softmax of several axes, by the logarithm of a sum."""
+    made = onnxfuse.optimize(parser.parse_model(TWO_AXES), target=target)  # type: ignore[arg-type]
+    assert made.report.validation.verdict == "equal"
+    assert (made.report.census["Attention"], len(made.model.graph.node)) == (1, 2)
+
+
 def test_a_gelu_by_the_complementary_error_function() -> None:
     g = Model({"x": draw(2, 3, 8)})
     complement = g("Sub", np.float32(1), g("Erf", g("Mul", "x", np.float32(-(0.5**0.5)))))
