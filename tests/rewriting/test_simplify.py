@@ -193,6 +193,17 @@ CASES: dict[str, tuple[str, list[str]]] = {
         }""",
         ["Where"],
     ),
+    "a choice of integers that is written by products": (
+        """g (bool[B, 4] c) => (int64[B, 4] y) <int64 first = {9000000000000000000}, int64[4] second = {1, -2, 3, 4}> {
+            other = Not (c)
+            keep = Cast <to = 7> (c)
+            hide = Cast <to = 7> (other)
+            kept = Mul (keep, first)
+            hidden = Mul (second, hide)
+            y = Add (hidden, kept)
+        }""",
+        ["Where"],
+    ),
     "an Einsum of what a table has for places that are counted": (
         """g (float[B, 4, 4, 8] x) => (float[B, 4, 4, 4] y)
         <float[7, 8] table, int64 zero = {0}, int64 one = {1}, int64 three = {3}, int64 four = {4},
