@@ -149,10 +149,12 @@ def simpler(
 
 
 def _last_first(nodes: Collection[int], found: Found, graph: Graph) -> list[int]:
-    """Nodes from the last on, those of constants before all: what computes a constant is not saved by its reader."""
+    """Nodes from the last on, those of tables before all: what computes a table of real numbers is not saved by who
+    reads it.  What computes a shape is, with the views that are told it."""
 
     def order(index: int) -> tuple[bool, int]:
-        return any(name in found.current and found.current[name].constant for name in graph.nodes[index].output), index
+        terms = [found.current[name] for name in graph.nodes[index].output if name in found.current]
+        return any(term.constant and term.dtype in REAL for term in terms), index
 
     return sorted(nodes, key=order, reverse=True)
 
