@@ -278,6 +278,25 @@ def test_a_group_of_heads_along_the_rows_of_queries_without_a_mask(target: str, 
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_mask_that_is_tiled_for_the_rows_of_a_group_is_one_for_all(target: str) -> None:
+    text = ROWS.replace("float[B,2,P,8] pv)", "float[B,2,P,8] pv, float[B,1,S,T] mask)")
+    text = text.replace("float scale =", "int64[4] counts = {1, 1, 4, 1}, float scale =")
+    text = text.replace("Softmax (scores)", "Softmax (masked)").replace(
+        "p = ", "tiled = Tile (mask, counts)  masked = Add (scores, tiled)  p = "
+    )
+    model = parser.parse_model(text)
+    fused = lower(model, CATALOGUE.serving(Target(target)))[1].model
+    node = next(node for node in fused.graph.node if node.op_type.startswith("Attention"))
+    assert {a.name: a.i for a in node.attribute if "heads" in a.name} == {"q_num_heads": 8, "kv_num_heads": 2}
+    assert "Tile" not in [node.op_type for node in fused.graph.node]
+    shapes = {"x": (2, 3, 64), "kx": (2, 3, 16), "vx": (2, 3, 16), "mask": (2, 1, 3, 7)}
+    shapes |= dict.fromkeys(("pk", "pv"), (2, 2, 4, 8))
+    given = {name: np.random.default_rng(7).standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    for got, want in zip(run(fused, given), run(model, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_rows_of_a_picture_are_no_heads_that_share_keys() -> None:
     """Its places are the queries of one head, whatever shape they had before."""
     model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 17]>

@@ -134,6 +134,7 @@ def _full(a: Applied) -> Term | None:
     return expand(terms, terms.constant(np.full((1,) * len(shape), filler, numpy_dtype(dtype)), dtype), shape)
 
 
+@law("Tile", "Tile(z, (1, 3)) = Reshape(Expand(Reshape(z, (4, 1, 4)), (4, 3, 4)), (4, 12))")
 @law("Tile", "Tile(row, (5, 1)) = Expand(row, (5, 4))")
 def _tile(a: Applied) -> Term | None:
     x, counts = a.args[0], a.args[1].data
@@ -141,5 +142,12 @@ def _tile(a: Applied) -> Term | None:
         return None
     if same_shape(x.shape, a.shape):
         return x
-    single = all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True))
-    return expand(a.terms, x, a.shape) if single else None
+    several = [i for i, (n, d) in enumerate(zip(counts, x.shape, strict=True)) if n != 1 and d != 1]
+    if not several:
+        return expand(a.terms, x, a.shape)
+    if len(several) > 1:
+        return None
+    (axis,) = several
+    apart = reshape(a.terms, x, (*x.shape[:axis], 1, *x.shape[axis:]))
+    wide = (*a.shape[:axis], counts[axis], x.shape[axis], *a.shape[axis + 1 :])
+    return reshape(a.terms, expand(a.terms, apart, wide), a.shape)
