@@ -38,15 +38,18 @@ def _of_repeated_truths(a: Applied) -> Term | None:
     return expand(a.terms, make(a.terms, a.op, [x.args[0]], a.attrs), a.shape)
 
 
-@law("Where", "Where(Expand(row > 0, (4, 4)), 1, 7) = Expand(Where(row > 0, 1, 7), (4, 4))")
+@law(
+    "Where",
+    "Where(Reshape(Expand(row > 0, (4, 4)), (16,)), 1, 7) = Reshape(Expand(Where(row > 0, 1, 7), (4, 4)), (16,))",
+)
 def _chosen_once(a: Applied) -> Term | None:
-    """Between two numbers, by a condition that is repeated, in whatever shape it is seen then."""
+    """Between two numbers, by a condition that is repeated and then seen in the shape of what it is for."""
     condition, *numbers = a.args
-    x = condition.args[0] if condition.op == "Reshape" and len(condition.args) == 1 else condition
-    if x.op != "Expand" or len(x.args) > 1 or x.shape is None or x.constant or not same_shape(condition.shape, a.shape):
+    x = condition.args[0] if condition.op == "Reshape" and len(condition.args) == 1 else None
+    if x is None or x.op != "Expand" or len(x.args) > 1 or x.shape is None or x.constant:
         return None
     sides = [a.number(number.scalar) for number in numbers if number.scalar is not None]
-    if len(sides) < len(numbers) or not a.real or a.shape is None:
+    if len(sides) < len(numbers) or not a.real or a.shape is None or not same_shape(condition.shape, a.shape):
         return None
     return reshape(a.terms, expand(a.terms, make(a.terms, "Where", [x.args[0], *sides], {}), x.shape), a.shape)
 
