@@ -16,6 +16,7 @@ from onnxfuse.model.standard import has_op, integer_attributes, newest
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.normal.normal import expand, make, repeat, reshape, slice_axis, transpose
+from onnxfuse.terms.normal.table import turning
 from onnxfuse.terms.term import Term, Terms, UnknownValueError
 
 from .builtins import UndecidedError, Value
@@ -61,7 +62,8 @@ class Scope(Backend):
         except UnknownValueError as error:
             raise UndecidedError(str(error)) from error
         except FAULTS as error:
-            raise UndecidedError(f"{ast.unparse(node)} cannot be computed: {error}") from error
+            endless = f"the law {turning(error)} turns in a circle" if isinstance(error, RecursionError) else error
+            raise UndecidedError(f"{ast.unparse(node)} cannot be computed: {endless}") from error
 
     def truth(self, value: Value, node: ast.expr) -> bool:
         if isinstance(value, bool | np.bool_):

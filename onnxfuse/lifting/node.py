@@ -22,6 +22,7 @@ from onnxfuse.terms.infer import infer
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.normal.normal import fold, make, reshape, slice_axis
 from onnxfuse.terms.normal.ranges import throughout
+from onnxfuse.terms.normal.table import turning
 from onnxfuse.terms.shape_values import shape_data
 from onnxfuse.terms.term import REAL, SMALL, Array, Term, Terms, same_shape, static
 
@@ -63,7 +64,9 @@ def lift_node(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]
     """
     try:
         return _lift(view, index, node)
-    except MALFORMED:
+    except MALFORMED as error:
+        if isinstance(error, RecursionError):
+            view.endless[index] = turning(error)
         return _opaque(view, node)
 
 

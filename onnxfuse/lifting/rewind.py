@@ -82,6 +82,8 @@ class Rewind:
         while len(view.hidden) > hidden:
             view.hidden.popitem()
         view.read -= {index for index in view.read if index >= step * STEP}
+        for index in [index for index in view.endless if index >= step * STEP]:
+            del view.endless[index]
         while view.looked_into and view.looked_into[-1][0] >= len(view.terms):
             view.looked_into.pop()
 

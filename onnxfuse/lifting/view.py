@@ -44,6 +44,8 @@ class View:
     """Values of loops that are ranges, computed anew without the loop, and what else the loop gives, unread."""
     unread: set[str] = field(default_factory=set)
     """Tensors, of the scopes around this one too, whose values were wanted and are not there."""
+    endless: dict[int, str] = field(default_factory=dict)
+    """Nodes of which nothing is known since laws of the normal form turn in a circle there, and the equation of one."""
     catalogue: Catalogue | None = None
     """What ops of other domains mean; None where their nodes are taken as they are."""
     read: set[int] = field(default_factory=set)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,18 +14,23 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from onnxfuse.model.external_data import is_external
+from onnxfuse.model.graph import skeleton
+from onnxfuse.model.op_traits import RANDOM, SHAPE_QUERIES
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.tensors import tensors
-from onnxfuse.model.walk import attribute_graphs, called_by, key_of, nodes
+from onnxfuse.model.walk import attribute_graphs, called_by, has_bodies, key_of, nodes
 from onnxfuse.runtime.quiet import THREADS, Session, SessionError
 
 from . import numerics
+from .dataflow import inferred
 
 NARROW = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TYPED = {"Cast": "to", "EyeLike": "dtype", "SequenceEmpty": "dtype", "Bernoulli": "dtype"}
 """Operators with an attribute that names a dtype."""
 _STAYS_FLOAT = {"Resize": 2, "Upsample": 1}
 """Operators with an input that the standard wants in float32 whatever the others are: their scales."""
+_UNKNOWN = onnx.TensorShapeProto.Dimension()
 STASHES = 21
 """The first opset at which GroupNormalization says in which type it computes (ai.onnx GroupNormalization-21)."""
 _SINGLE = frozenset(
@@ -59,10 +65,11 @@ def widened(array: np.ndarray) -> np.ndarray:
 def to_float64(model: onnx.ModelProto, base_dir: Path | None = None, widen: Widen = widened) -> onnx.ModelProto:
     """A copy of `model` in which every float32, float16 and bfloat16 is a float64.
 
-    Casts among floats become casts to float64; integer arithmetic stays what it was.  Large weights stay what and where
-    they are: a Cast makes them float64, which need not be there before somebody reads it.  Other external data is
-    loaded from `base_dir`; raises what onnx raises where it cannot be read.  `widen` makes of each constant what it is
-    to be, of an attribute such as float32 holds; with another than the usual one large ones are no exception.
+    Casts among floats become casts to float64, and round as they did what is a number whatever the model is fed;
+    integer arithmetic stays what it was.  Large weights stay what and where they are: a Cast makes them float64, which
+    need not be there before somebody reads it.  Other external data is loaded from `base_dir`; raises what onnx raises
+    where it cannot be read.  `widen` makes of each constant what it is to be, of an attribute such as float32 holds;
+    with another than the usual one large ones are no exception.
     """
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
@@ -70,7 +77,7 @@ def to_float64(model: onnx.ModelProto, base_dir: Path | None = None, widen: Wide
     for tensor in tensors(wide):
         if is_external(tensor) and tensor.name not in large:
             onnx.external_data_helper.load_external_data_for_tensor(tensor, str(base_dir or Path.cwd()))
-    _graph(wide.graph, widen, large)
+    _graph(wide.graph, widen, large, _rounded_numbers(model))
     for function in wide.functions:
         _nodes(function, widen)
         del function.value_info[:]
@@ -115,7 +122,12 @@ def _stash(found: Iterable[onnx.NodeProto]) -> None:
             node.attribute.extend([*kept, helper.make_attribute("stash_type", TensorProto.DOUBLE)])
 
 
-def _graph(graph: onnx.GraphProto, widen: Widen, kept: Collection[str] = ()) -> None:
+def _graph(
+    graph: onnx.GraphProto,
+    widen: Widen,
+    kept: Collection[str] = (),
+    rounded: Mapping[str, int] = MappingProxyType({}),
+) -> None:
     for tensor in graph.initializer:
         if tensor.name not in kept:
             _tensor(tensor, widen)
@@ -124,7 +136,7 @@ def _graph(graph: onnx.GraphProto, widen: Widen, kept: Collection[str] = ()) -> 
     for info in (*graph.input, *graph.output):
         _type(info.type)
     del graph.value_info[:]
-    _nodes(graph, widen)
+    _nodes(graph, widen, rounded)
 
 
 def _type(kind: onnx.TypeProto) -> None:
@@ -140,11 +152,17 @@ def _tensor(tensor: TensorProto, widen: Widen) -> None:
         tensor.CopyFrom(numpy_helper.from_array(widen(numpy_helper.to_array(tensor)), tensor.name))
 
 
-def _nodes(owner: onnx.GraphProto | onnx.FunctionProto, widen: Widen) -> None:
+def _nodes(
+    owner: onnx.GraphProto | onnx.FunctionProto, widen: Widen, rounded: Mapping[str, int] = MappingProxyType({})
+) -> None:
     kept = []
     for node in owner.node:
         for attribute in node.attribute:
             _attribute(node, attribute, widen)
+        if node.output and node.output[0] in rounded:
+            name = f"{node.output[0]}/rounded"
+            kept.append(helper.make_node("Cast", [node.input[0]], [name], to=rounded[node.output[0]]))
+            node.input[0] = name
         if node.op_type == "ConstantOfShape" and not node.attribute:
             node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1))))
         position = _STAYS_FLOAT.get(node.op_type, len(node.input))
@@ -157,6 +175,36 @@ def _nodes(owner: onnx.GraphProto | onnx.FunctionProto, widen: Widen) -> None:
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
         del owner.node[:]
         owner.node.extend(copies)
+
+
+def _rounded_numbers(model: onnx.ModelProto) -> dict[str, int]:
+    """The numbers that Casts round which are made of numbers and shapes alone, such as the root of a size that scores
+    are divided by, and the types to which they do: so they are in the model whatever it is fed."""
+    graph, found = model.graph, dict[str, int]()
+    if not any(node.op_type == "Cast" and _type_of(node) in HALF for node in graph.node):
+        return found
+    given = {info.name: info.type.tensor_type.elem_type for info in graph.input}
+    known = {t.name for t in graph.initializer if math.prod(t.dims) == 1 and t.name not in given}
+    known |= {name for name, kind in given.items() if kind == TensorProto.INT64}  # of a cut, which begins at a shape
+    for node in graph.node:
+        if node.op_type in RANDOM or has_bodies(node) or node.domain not in STANDARD:
+            continue
+        if node.op_type in SHAPE_QUERIES or (_is_number(node) if not node.input else known.issuperset(node.input)):
+            known.update(node.output)
+            if node.op_type == "Cast" and _type_of(node) in HALF:
+                found[node.output[0]] = _type_of(node)
+    shapes = {info.name: info.type.tensor_type.shape.dim for info in (inferred(skeleton(model)) if found else ())}
+    return {name: to for name, to in found.items() if math.prod(d.dim_value for d in shapes.get(name, [_UNKNOWN])) == 1}
+
+
+def _type_of(cast: onnx.NodeProto) -> int:
+    return next((a.i for a in cast.attribute if a.name == "to"), 0)
+
+
+def _is_number(node: onnx.NodeProto) -> bool:
+    """Is it a constant of one element?"""
+    dims = next((a.t.dims for a in node.attribute if a.name == "value"), ())
+    return node.op_type == "Constant" and math.prod(dims) == 1
 
 
 def _attribute(node: onnx.NodeProto, attribute: AttributeProto, widen: Widen) -> None:

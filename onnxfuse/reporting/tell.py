@@ -103,7 +103,16 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         code = place(frames(node))
         result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason(), saved, code))
     result += _not_made(view, found, names, covered, modules)
+    result += [_endless(view, index, modules) for index in sorted(view.endless)]
     return sorted(set(result), key=lambda miss: miss.order)
+
+
+def _endless(view: View, index: int, modules: ModulePaths) -> NearMiss:
+    """A node of which a mistake in the normal form keeps all rules away."""
+    node, equation = view.graph.nodes[index], view.endless[index]
+    reason = f"a law turns in a circle here, {equation or 'one of shapes'}: nothing is known of it; report this model"
+    scope, code = f"{view.graph.path}{modules.of([node])}", place(frames(node))
+    return NearMiss(family_of(node), "", scope, node.name or node.output[0], reason, launches_of(node), code)
 
 
 def _not_made(

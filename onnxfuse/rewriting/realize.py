@@ -24,9 +24,10 @@ from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
 from onnxfuse.terms.normal.normal import make
 from onnxfuse.terms.normal.views import is_reshape
-from onnxfuse.terms.term import HALF, REAL, SMALL, Term, is_number, numpy_dtype, static
+from onnxfuse.terms.term import HALF, REAL, SMALL, Term, numpy_dtype, static
 
 from . import view_nodes
+from .inverses import NODES, inverted, negated
 from .operators import complete, counted, op_node
 from .plan import Draft, NewNode, Plan, UnrealisableError
 from .shape_vectors import shape_vector
@@ -338,23 +339,17 @@ class _Realizer:
 
     def _chain(self, term: Term, dtype: int, limit: float, name: str) -> str:
         """A flat sum or product as binary nodes; differences and quotients as Sub and Div."""
-        inverse, minus = ("Div", "Reciprocal") if term.op == "Mul" else ("Sub", "")
         result = ""
-        operands = sorted(term.args, key=lambda a: a.op == "Reciprocal" or _negated(a) is not None)
+        operands = sorted(term.args, key=lambda a: a.op == "Reciprocal" or negated(a) is not None)
         fixed = list(takewhile(_is_small, operands))
         if len(fixed) > 1:  # which the next pass would make one
             operands[: len(fixed)] = [make(self.terms, term.op, fixed, {})]
         for i, operand in enumerate(operands):
             last = name if i == len(operands) - 1 else ""
-            if result and minus and operand.op == minus and self.plan.find(operand, dtype, limit) is None:
-                below = self.realize(operand.args[0], dtype, limit)
-                result = self.plan.node(inverse, [result, below], {}, limit, last)
-            elif (
-                result and not minus and _negated(operand) is not None and self.plan.find(operand, dtype, limit) is None
-            ):
-                positive = _negated(operand)
-                assert positive is not None
-                result = self.plan.node(inverse, [result, self.realize(positive, dtype, limit)], {}, limit, last)
+            inverse = inverted(self.terms, term.op, operand, dtype) if result else None
+            if inverse is not None and self.plan.find(operand, dtype, limit) is None:
+                below = self.realize(inverse, dtype, limit)
+                result = self.plan.node(NODES[term.op], [result, below], {}, limit, last)
             else:
                 value = self.realize(operand, dtype, limit)
                 result = self.plan.node(term.op, [result, value], {}, limit, last) if result else value
@@ -379,13 +374,6 @@ def _is_small(term: Term) -> bool:
     """Is it a constant that may be stored, whatever it is made of?"""
     dims = static(term.shape)
     return term.constant and dims is not None and math.prod(dims) <= SMALL
-
-
-def _negated(term: Term) -> Term | None:
-    """x of (-1) * x, else None."""
-    if term.op == "Mul" and len(term.args) == 2 and is_number(term.args[1]) and term.args[1].scalar == -1:
-        return term.args[0]
-    return None
 
 
 def _lettered(args: Sequence[Term]) -> tuple[tuple[int | str, ...] | None, ...]:

@@ -109,7 +109,7 @@ def simpler(
     cut, integer = _cut(view), on_integers(view, found.current)
     renewed: set[str] = set()
     spared: dict[str, list[int]] = {}
-    for index in sorted(live.nodes, reverse=True):
+    for index in _last_first(live.nodes, found, graph):
         node = graph.nodes[index]
         if index not in live.nodes or node.op_type == "Constant" or not _renewable(view, index):
             continue
@@ -148,6 +148,17 @@ def simpler(
     return renewed
 
 
+def _last_first(nodes: Collection[int], found: Found, graph: Graph) -> list[int]:
+    """Nodes from the last on, those of tables before all: what computes a table of real numbers is not saved by who
+    reads it.  What computes a shape is, with the views that are told it."""
+
+    def order(index: int) -> tuple[bool, int]:
+        terms = [found.current[name] for name in graph.nodes[index].output if name in found.current]
+        return any(term.constant and term.dtype in REAL for term in terms), index
+
+    return sorted(nodes, key=order, reverse=True)
+
+
 def _spared(graph: Graph, index: int, plan: Plan) -> str | None:
     """The target that a Reshape no longer has to be told if it is planned so; None for any other node.
 
@@ -183,13 +194,14 @@ def _work(op: str) -> int:
 
 def _is_sum(draft: Draft, node: NodeProto) -> bool:
     """Is it a sum of real numbers?  With fewer of them something has cancelled, which its rounding may be there for;
-    nothing has where parts lie between zeros, side by side, or where it is a constant, however often repeated."""
+    nothing has where parts lie between zeros, side by side, where it is a choice of two, one of which is 0 wherever the
+    other is not, or where it is a constant, however often repeated."""
     if node.op_type not in ("Add", "Sub", "Sum") or draft.view.dtypes[node.output[0]] not in REAL:
         return False
     term = draft.found.current[node.output[0]]
     while term.op in ("Reshape", "Transpose", "Expand"):
         term = term.args[0]
-    return term.op not in ("Concat", "Pad") and not term.constant
+    return term.op not in ("Concat", "Pad", "Where") and not term.constant
 
 
 def _cut(view: View) -> set[int]:

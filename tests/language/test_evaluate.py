@@ -12,6 +12,7 @@ from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.language.evaluate import Scope, attribute_defaults, undefined
 from onnxfuse.language.parse import parse_text
+from onnxfuse.terms.normal import table
 from onnxfuse.terms.term import Term
 from tests.terms.normal.space import HALF, Space, b, s
 
@@ -95,3 +96,15 @@ def test_attributes_that_a_definition_does_not_know() -> None:
     assert undefined("Other", ["beta"], OPS) == []
     assert attribute_defaults("Made", OPS) == {"alpha": 1, "axis": -1}
     assert attribute_defaults("Softmax", OPS)["axis"] == -1
+
+
+def test_an_expression_at_which_a_law_turns_in_a_circle_names_it(
+    t: Space, monkeypatch: pytest.MonkeyPatch, lenient: None
+) -> None:
+    def again(a: table.Applied) -> Term:
+        return a.as_op("Round", *a.args)
+
+    monkeypatch.setattr(table, "LAWS", [*table.LAWS, table.Law(("Round",), "Round(x) = Round(x)", again)])
+    monkeypatch.setitem(table._OF_OP, "Round", [again])
+    with pytest.raises(UndecidedError, match=r"Round\(x\) cannot be computed: the law Round\(x\) = Round\(x\) turns"):
+        evaluated(t, "Round(x)", x=t.input("x", b, s, 8))

@@ -27,7 +27,7 @@ def described(model: onnx.ModelProto) -> list[Any]:
     view = lifting.lift(next(iter(roots(model))), None)
     made = [(t.id, t.op, [a.id for a in t.args], t.attrs, t.closed, t.shape, t.dtype) for t in view.terms]
     values = [(name, term.id, view.dtypes[name]) for name, term in view.terms_of.items()]
-    return [*made, *values, *view.hidden.items(), view.counted, view.read, view.unread]
+    return [*made, *values, *view.hidden.items(), view.counted, view.read, view.unread, view.endless]
 
 
 def blocks(count: int, between: int, rest: int = 0) -> onnx.ModelProto:

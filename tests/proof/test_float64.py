@@ -46,6 +46,21 @@ def test_the_twin_computes_with_doubles_throughout() -> None:
     assert model.graph.initializer[0].data_type == TensorProto.FLOAT
 
 
+def test_a_number_that_is_the_same_whatever_is_fed_is_rounded_as_it_was() -> None:
+    """The root of a head's size, which TorchScript computes in float32 for scores in half precision; the same in a cut,
+    which is fed the shape.  What is fed is not rounded."""
+    whole = "g (float16[2, 24] x, float[2] r) => (float16[2, 24] y, float16[2] z) { shape = Shape (x)"
+    cut = "g (float16[2, 24] x, float[2] r, int64[2] shape) => (float16[2, 24] y, float16[2] z) {"
+    steps = """last = Constant <value = int64 {1}> ()  size = Gather (shape, last)  real = Cast <to = 1> (size)
+        root = Sqrt (real)  half = Cast <to = 10> (root)  y = Div (x, half)  z = Cast <to = 10> (r) }"""
+    fed = {"x": np.ones((2, 24)), "r": np.array([0.1, 0.3]), "shape": np.array([2, 24])}
+    for text in (whole, cut):
+        model = parse(text + steps)
+        y, z = Evaluator(to_float64(model)).run({info.name: fed[info.name] for info in model.graph.input})
+        assert (y == 1 / 4.8984375).all()
+        assert (z == [0.1, 0.3]).all()
+
+
 def test_the_scales_of_a_resize_stay_float32() -> None:
     graph = "g (float[1, 1, 2, 2] x) => (y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }"
     wide = to_float64(parse(graph))

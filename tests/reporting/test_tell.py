@@ -13,6 +13,8 @@ from onnxfuse.lifting.launched import launched
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.model.graph import family_of
 from onnxfuse.reporting.tell import fusion, launches_saved, worth_telling
+from onnxfuse.terms.normal import table
+from onnxfuse.terms.term import Term
 from tests.matching.test_match import model
 
 
@@ -43,6 +45,24 @@ def test_a_name_that_binds_nothing_stands_at_its_line() -> None:
     file, _, line = miss.source.rpartition(":")
     rules = Path(__file__).parents[2] / "rules"
     assert "factor: const" in (rules / file).read_text().splitlines()[int(line) - 1]
+
+
+def test_a_law_that_turns_in_a_circle_is_told(monkeypatch: pytest.MonkeyPatch, lenient: None) -> None:
+    """A mistake in the normal form: nothing is known of such a node, and what is before and behind it is fused."""
+
+    def again(a: table.Applied) -> Term:
+        return a.as_op("Round", *a.args)
+
+    circle = table.Law(("Round",), "Round(x) = Round(x)", again)
+    monkeypatch.setattr(table, "LAWS", [*table.LAWS, circle])
+    monkeypatch.setitem(table._OF_OP, "Round", [again])
+    text = """g (float[4] x) => (float[4] y) <float c = {1.702}> {
+        t = Mul(x, c)  s = Sigmoid(t)  q = Mul(x, s)  r = Round (q)  y = Neg (r) }"""
+    made = fuse(model(text), language.load())
+    assert [site.node.op_type.partition("_")[0] for site in made.sites] == ["QuickGelu"]
+    (miss,) = made.near_misses
+    assert (miss.rule, miss.node) == ("Round", "r")
+    assert miss.reason.startswith("a law turns in a circle here, Round(x) = Round(x): nothing is known of it")
 
 
 def test_a_place_that_a_fusion_covers_is_no_near_miss_of_another_rule() -> None:

@@ -182,6 +182,42 @@ CASES: dict[str, tuple[str, list[str]]] = {
         }""",
         ["Sin", "Sub", "Mul", "Cos"],
     ),
+    "a choice that is written by products": (
+        """g (float[B, 4] x, bool[B, 1] c) => (float[B, 4] y) <float low = {-1000}> {
+            other = Not (c)
+            keep = Cast <to = 1> (c)
+            hide = Cast <to = 1> (other)
+            kept = Mul (x, keep)
+            hidden = Mul (hide, low)
+            y = Add (kept, hidden)
+        }""",
+        ["Where"],
+    ),
+    "a choice of integers that is written by products": (
+        """g (bool[B, 4] c) => (int64[B, 4] y) <int64 first = {9000000000000000000}, int64[4] second = {1, -2, 3, 4}> {
+            other = Not (c)
+            keep = Cast <to = 7> (c)
+            hide = Cast <to = 7> (other)
+            kept = Mul (keep, first)
+            hidden = Mul (second, hide)
+            y = Add (hidden, kept)
+        }""",
+        ["Where"],
+    ),
+    "an Einsum of what a table has for places that are counted": (
+        """g (float[B, 4, 4, 8] x) => (float[B, 4, 4, 4] y)
+        <float[7, 8] table, int64 zero = {0}, int64 one = {1}, int64 three = {3}, int64 four = {4},
+         int64[1] first = {0}, int64[1] second = {1}> {
+            places = Range (zero, four, one)
+            rows = Unsqueeze (places, second)
+            columns = Unsqueeze (places, first)
+            apart = Sub (rows, columns)
+            index = Add (apart, three)
+            positions = Gather (table, index)
+            y = Einsum <equation = "bhwc,hkc->bhwk"> (x, positions)
+        }""",
+        ["Einsum"],
+    ),
 }
 KEPT: dict[str, tuple[str, list[str]]] = {
     "constants whose product is cut to an integer": (

@@ -248,3 +248,61 @@ def test_scores_of_a_latent_and_of_a_rotary_part_are_one_attention_of_one_head_o
     assert ops["Attention"] == 1
     assert not ops.keys() & {"Einsum", "Softmax"}
     agree(model, found)
+
+
+ROWS = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[B,S,64] x, float[B,S,16] kx, float[B,S,16] vx, float[B,2,P,8] pk, float[B,2,P,8] pv)
+      => (float[B,S,64] y, float[B,2,T,8] k, float[B,2,T,8] v)
+    <int64[4] queries = {0, 0, 8, 8}, int64[4] keys = {0, 0, 2, 8}, int64[4] rows = {0, 2, -1, 8},
+     int64[4] back = {0, 8, -1, 8}, int64[3] flat = {0, 0, 64}, float scale = {0.25}> {
+        q0 = Reshape (x, queries)  q1 = Transpose <perm = [0, 2, 1, 3]> (q0)  q = Reshape (q1, rows)
+        k0 = Reshape (kx, keys)  k1 = Transpose <perm = [0, 2, 1, 3]> (k0)  k = Concat <axis = 2> (pk, k1)
+        v0 = Reshape (vx, keys)  v1 = Transpose <perm = [0, 2, 1, 3]> (v0)  v = Concat <axis = 2> (pv, v1)
+        kt = Transpose <perm = [0, 1, 3, 2]> (k)  products = MatMul (q, kt)  scores = Mul (products, scale)
+        p = Softmax (scores)  z = MatMul (p, v)
+        z4 = Reshape (z, back)  zt = Transpose <perm = [0, 2, 1, 3]> (z4)  y = Reshape (zt, flat) }"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("sizes", [(2, 3, 4), (1, 1, 1), (3, 2, 5)])
+def test_a_group_of_heads_along_the_rows_of_queries_without_a_mask(target: str, sizes: tuple[int, int, int]) -> None:
+    batch, length, past = sizes
+    model = parser.parse_model(ROWS)
+    fused = lower(model, CATALOGUE.serving(Target(target)))[1].model
+    (node,) = fused.graph.node
+    assert {a.name: a.i for a in node.attribute if "heads" in a.name} == {"q_num_heads": 8, "kv_num_heads": 2}
+    shapes = {"x": (batch, length, 64), "kx": (batch, length, 16), "vx": (batch, length, 16)}
+    shapes |= dict.fromkeys(("pk", "pv"), (batch, 2, past, 8))
+    given = {name: np.random.default_rng(7).standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    for got, want in zip(run(fused, given), run(model, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_mask_that_is_tiled_for_the_rows_of_a_group_is_one_for_all(target: str) -> None:
+    text = ROWS.replace("float[B,2,P,8] pv)", "float[B,2,P,8] pv, float[B,1,S,T] mask)")
+    text = text.replace("float scale =", "int64[4] counts = {1, 1, 4, 1}, float scale =")
+    text = text.replace("Softmax (scores)", "Softmax (masked)").replace(
+        "p = ", "tiled = Tile (mask, counts)  masked = Add (scores, tiled)  p = "
+    )
+    model = parser.parse_model(text)
+    fused = lower(model, CATALOGUE.serving(Target(target)))[1].model
+    node = next(node for node in fused.graph.node if node.op_type.startswith("Attention"))
+    assert {a.name: a.i for a in node.attribute if "heads" in a.name} == {"q_num_heads": 8, "kv_num_heads": 2}
+    assert "Tile" not in [node.op_type for node in fused.graph.node]
+    shapes = {"x": (2, 3, 64), "kx": (2, 3, 16), "vx": (2, 3, 16), "mask": (2, 1, 3, 7)}
+    shapes |= dict.fromkeys(("pk", "pv"), (2, 2, 4, 8))
+    given = {name: np.random.default_rng(7).standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    for got, want in zip(run(fused, given), run(model, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_a_picture_are_no_heads_that_share_keys() -> None:
+    """Its places are the queries of one head, whatever shape they had before."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[2,6,8,8] x, float[2,2,5,8] k, float[2,2,5,8] v) => (float[2,2,24,8] y)
+        <int64[4] places = {2, 2, 24, 8}, float scale = {0.25}> {
+            a = Tanh (x)  q = Reshape (a, places)  kt = Transpose <perm = [0, 1, 3, 2]> (k)
+            s = MatMul (q, kt)  t = Mul (s, scale)  p = Softmax (t)  y = MatMul (p, v) }""")
+    (node,) = [node for node in fuse(model, CATALOGUE).model.graph.node if node.op_type.startswith("Attention")]
+    assert not [a for a in node.attribute if "heads" in a.name]

@@ -10,6 +10,7 @@ import pytest
 from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
+import onnxfuse
 from onnxfuse.fusing.fuse import fuse, lower
 from onnxfuse.language import catalogue
 from onnxfuse.lifting.lift import lift
@@ -339,6 +340,50 @@ def test_positions_and_bounds_that_are_counted_in_real_numbers_have_the_sequence
     model = parser.parse_model(POSITIONS)
     fused = assert_same(model, {"x": draw(2, 5, 8)})
     assert census(fused)["Slice"] == census(fused)["Max"] == 0
+
+
+ONE_HEAD_OF_KEYS = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[2,5,32] x, float[2,5,8] k, float[2,5,8] v, bool[2,1,1,5,5] keep) => (float[2,5,32] y)
+<int64[4] apart = {0, 0, 4, 8}, int64[3] rows = {0, -1, 8}, int64[3] back = {0, 0, 32}, int64[5] all = {1, 1, 4, 1, 1},
+ float scale = {0.25}, float zero = {0}, float low = {-1000000000.0}> {
+    t = Tanh (x)  heads = Reshape (t, apart)  turned = Transpose <perm = [0, 2, 1, 3]> (heads)
+    q = Reshape (turned, rows)
+    kt = Transpose <perm = [0, 2, 1]> (k)  products = MatMul (q, kt)  scores = Mul (products, scale)
+    wide = Expand (keep, all)  shape = Shape (scores)  seen = Reshape (wide, shape)
+    hidden = Where (seen, zero, low)  masked = Add (scores, hidden)
+    weights = Softmax (masked)  mixed = MatMul (weights, v)
+    shape4 = Shape (turned)  z = Reshape (mixed, shape4)
+    z4 = Transpose <perm = [0, 2, 1, 3]> (z)  y = Reshape (z4, back)
+}"""
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_queries_along_the_rows_of_one_head_of_keys_whose_mask_is_repeated_for_each(target: str) -> None:
+    """Gemma 2B: what hides is made as large as the scores, in their shape, before it is a number."""
+    made = onnxfuse.optimize(parser.parse_model(ONE_HEAD_OF_KEYS), target=target)  # type: ignore[arg-type]
+    assert made.report.validation.verdict == "equal"
+    *_, node = made.model.graph.node
+    heads = {a.name: a.i for a in node.attribute}
+    assert (heads["q_num_heads"], heads["kv_num_heads"], len(made.model.graph.node)) == (4, 1, 4)
+
+
+TWO_AXES = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[B,2,12,8] q, float[B,2,8,12] k, float[B,2,12,8] v) => (float[B,2,12,8] y)
+<int64[6] places = {0, 0, 3, 4, 3, 4}, int64[4] rows = {0, 0, 12, 12}, int64[2] axes = {4, 5}, float scale = {0.25}> {
+    products = MatMul (q, k)  scores = Mul (products, scale)  x = Reshape (scores, places)
+    m = ReduceMax <axes = [4, 5]> (x)  nan = IsNaN (m)  infinite = IsInf (m)  odd = Or (infinite, nan)
+    usual = Not (odd)  keep = Cast <to = 1> (usual)  shift = Mul (keep, m)
+    d = Sub (x, shift)  e = Exp (d)  sum = ReduceSum (e, axes)  log = Log (sum)  total = Add (log, shift)
+    less = Sub (x, total)  p = Exp (less)  weights = Reshape (p, rows)  y = MatMul (weights, v)
+}"""
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_attention_over_the_places_of_a_picture(target: str) -> None:
+    """MultiHeadAttention(attention_axes=(1, 2)): the softmax of several axes, by the logarithm of a sum."""
+    made = onnxfuse.optimize(parser.parse_model(TWO_AXES), target=target)  # type: ignore[arg-type]
+    assert made.report.validation.verdict == "equal"
+    assert (made.report.census["Attention"], len(made.model.graph.node)) == (1, 2)
 
 
 def test_a_gelu_by_the_complementary_error_function() -> None:

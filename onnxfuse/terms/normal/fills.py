@@ -38,6 +38,22 @@ def _of_repeated_truths(a: Applied) -> Term | None:
     return expand(a.terms, make(a.terms, a.op, [x.args[0]], a.attrs), a.shape)
 
 
+@law(
+    "Where",
+    "Where(Reshape(Expand(row > 0, (4, 4)), (16,)), 1, 7) = Reshape(Expand(Where(row > 0, 1, 7), (4, 4)), (16,))",
+)
+def _chosen_once(a: Applied) -> Term | None:
+    """Between two numbers, by a condition that is repeated and then seen in the shape of what it is for."""
+    condition, *numbers = a.args
+    x = condition.args[0] if condition.op == "Reshape" and len(condition.args) == 1 else None
+    if x is None or x.op != "Expand" or len(x.args) > 1 or x.shape is None or x.constant:
+        return None
+    sides = [a.number(number.scalar) for number in numbers if number.scalar is not None]
+    if len(sides) < len(numbers) or not a.real or a.shape is None or not same_shape(condition.shape, a.shape):
+        return None
+    return reshape(a.terms, expand(a.terms, make(a.terms, "Where", [x.args[0], *sides], {}), x.shape), a.shape)
+
+
 @law("Gather", "Gather(Expand(true, (4000,)), (3, 5)) = Expand(true, (2,))")
 def _picked(a: Applied) -> Term | None:
     """Whichever element is taken, it is that number."""
@@ -121,6 +137,7 @@ def _full(a: Applied) -> Term | None:
     return expand(terms, terms.constant(np.full((1,) * len(shape), filler, numpy_dtype(dtype)), dtype), shape)
 
 
+@law("Tile", "Tile(z, (1, 3)) = Reshape(Expand(Reshape(z, (4, 1, 4)), (4, 3, 4)), (4, 12))")
 @law("Tile", "Tile(row, (5, 1)) = Expand(row, (5, 4))")
 def _tile(a: Applied) -> Term | None:
     x, counts = a.args[0], a.args[1].data
@@ -128,5 +145,12 @@ def _tile(a: Applied) -> Term | None:
         return None
     if same_shape(x.shape, a.shape):
         return x
-    single = all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True))
-    return expand(a.terms, x, a.shape) if single else None
+    several = [i for i, (n, d) in enumerate(zip(counts, x.shape, strict=True)) if n != 1 and d != 1]
+    if not several:
+        return expand(a.terms, x, a.shape)
+    if len(several) > 1:
+        return None
+    (axis,) = several
+    apart = reshape(a.terms, x, (*x.shape[:axis], 1, *x.shape[axis:]))
+    wide = (*a.shape[:axis], counts[axis], x.shape[axis], *a.shape[axis + 1 :])
+    return reshape(a.terms, expand(a.terms, apart, wide), a.shape)

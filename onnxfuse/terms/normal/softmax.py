@@ -8,6 +8,7 @@ views           scores viewed in another shape, only to add something, keep thei
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -16,7 +17,7 @@ from onnxfuse.model.dims import Dim, Shape, product
 from onnxfuse.model.op_traits import SCORES, SOFTMAX
 from onnxfuse.terms.term import Term, Terms, same_shape
 
-from .axes import blocks_of, swapped
+from .axes import Block, blocks_of, swapped
 from .merges import is_scores, leading_merge, unmerge
 from .reductions import axis_from_the_end
 from .sums import combine
@@ -193,8 +194,11 @@ def _of_operands(terms: Terms, x: Term, inner: Shape, outer: Shape, depth: int) 
             scores = None
         if scores is None:
             continue
+        others = x.args[:i] + x.args[i + 1 :]
+        if x.op == "Add":
+            others = _of_parts(terms, others, inner, outer)
         found = [scores]
-        for other in (*x.args[:i], *x.args[i + 1 :]):
+        for other in others:
             part = _in_shape(terms, other, of(outer, other), depth - 1) if same_shape(other.shape, x.shape) else None
             part = part or _viewed(terms, other, of(inner, other), of(outer, other))
             if part is None:
@@ -203,6 +207,23 @@ def _of_operands(terms: Terms, x: Term, inner: Shape, outer: Shape, depth: int) 
         found.insert(i, found.pop(0))
         return make(terms, x.op, found, dict(x.attrs))
     return None
+
+
+def _of_parts(terms: Terms, operands: tuple[Term, ...], inner: Shape, outer: Shape) -> tuple[Term, ...]:
+    """The operands of a sum, one for all those that have some of the axes which are merged and not the others.
+
+    Positions by row and by column of a picture are expanded by their sum."""
+    blocks = blocks_of(inner, outer) or []
+    parts = [x for x in operands if x.shape is not None and x.real and _is_part(x.shape, inner, blocks)]
+    if len(parts) < 2:
+        return operands
+    return (*[x for x in operands if x not in parts], make(terms, "Add", parts, {}))
+
+
+def _is_part(shape: Shape, inner: Shape, blocks: Sequence[Block]) -> bool:
+    """Must what has this shape be expanded to be seen merged?"""
+    own = (1,) * (len(inner) - len(shape)) + shape
+    return any(own[i0:i1] != inner[i0:i1] and any(d != 1 for d in own[i0:i1]) for i0, i1, _, _ in blocks)
 
 
 law("Reshape Squeeze Unsqueeze Flatten", "merge(unmerge(u)) = u")(as_reshape)

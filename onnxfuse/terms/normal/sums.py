@@ -17,7 +17,7 @@ from onnxfuse.model.broadcast import broadcast
 from onnxfuse.model.dims import Shape, product
 from onnxfuse.model.op_traits import NEUTRAL
 from onnxfuse.terms.fold import decided
-from onnxfuse.terms.term import CLOSED, REAL, SMALL, Term, Terms, is_number, same_shape, static
+from onnxfuse.terms.term import CLOSED, INTEGER, REAL, SMALL, Term, Terms, is_number, same_shape, static
 
 from .merges import lift_merge, lift_rows, lift_scaled
 from .pad import joined
@@ -234,8 +234,8 @@ def _opened(product_: Term) -> tuple[list[Term], float]:
 
 @law("Add Sum", "a * Cast(x > 0) * 2 + b * Cast(Not(x > 0)) = Where(x > 0, a * 2, b)")
 def _choice(a: Applied) -> Term | None:
-    """As tf2onnx writes one, by products: of what is finite."""
-    for x, y in (a.args, a.args[::-1]) if a.real and len(a.args) == 2 else ():
+    """As tf2onnx writes one, by products: of what is finite, which integers are."""
+    for x, y in (a.args, a.args[::-1]) if (a.real or a.dtype in INTEGER) and len(a.args) == 2 else ():
         for keep, chosen in _kept(a.terms, x):
             for other, instead in _kept(a.terms, y):
                 if other.op == "Not" and other.args[0] is keep:
@@ -247,7 +247,8 @@ def _kept(terms: Terms, term: Term) -> Iterator[tuple[Term, Term]]:
     """Each condition by which a product is 0 where it does not hold, and the other factors."""
     for i, factor in enumerate(term.args) if term.op == "Mul" else ():
         if _truths(factor):
-            yield factor.args[0], combine(terms, "Mul", term.args[:i] + term.args[i + 1 :])
+            rest = term.args[:i] + term.args[i + 1 :]
+            yield factor.args[0], rest[0] if len(rest) == 1 else combine(terms, "Mul", rest)
 
 
 @law("Add Sum", "(a + (b + 2)) + 3 = a + b + 5")

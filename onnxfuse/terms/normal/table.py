@@ -8,7 +8,9 @@ the table with `@law`, the equation beside it, and calls `make` where it needs o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
+from traceback import walk_tb
 from typing import NamedTuple, TypeAlias
 
 from onnxfuse.model.dims import Shape, product
@@ -99,6 +101,13 @@ def law(ops: str, equation: str) -> Callable[[Rewrite], Rewrite]:
         return rewrite
 
     return register
+
+
+def turning(error: RecursionError) -> str:
+    """The equation of the law that was applied inside itself without an end; empty where none was."""
+    laws = {law.rewrite.__code__: law.equation for law in LAWS}
+    seen = Counter(laws[frame.f_code] for frame, _ in walk_tb(error.__traceback__) if frame.f_code in laws)
+    return seen.most_common(1)[0][0] if seen else ""
 
 
 def make(

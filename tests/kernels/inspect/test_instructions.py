@@ -161,8 +161,8 @@ def test_products_by_warpgroups_are_not_taken_apart(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ATTENTION if "tensor memory" in name])
 def test_attention_in_tensor_memory_reads_and_writes_it_alone(name: str) -> None:
-    """It takes fewer instructions than that by warps, and an exponential for each score, of which heads of 64 take a part
-    by multiplications."""
+    """It takes fewer instructions than that by warps, and an exponential for each score, of which heads of 64 take a
+    part by multiplications."""
     own, by_warps = (
         TABLE[of][on]["attention"] for of, on in ((name, "sm_100f"), (name.replace(" tensor memory", ""), "sm_100"))
     )

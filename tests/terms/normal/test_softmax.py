@@ -67,6 +67,17 @@ def test_what_is_added_to_scores_in_another_shape_is_viewed_instead(t: Space) ->
     assert merged(t.input("x", 2, 4, 5, 5), mask).op == "Reshape", "no scores"
 
 
+def test_what_is_added_by_row_and_by_column_is_added_before_it_is_expanded(t: Space) -> None:
+    """Decomposed relative positions of SAM and MViT; a bias of all places stays by itself."""
+    scores = t.op("MatMul", t.input("q", 8, 6, 16), t.input("k", 8, 16, 6))
+    rows, columns = t.input("rows", 8, 2, 3, 2, 1), t.input("columns", 8, 2, 3, 1, 3)
+    bias = t.input("bias", 2, 3, 2, 3)
+    total = t.op("Add", t.op("Add", t.op("Add", t.reshape(scores, 8, 2, 3, 2, 3), rows), bias), columns)
+    positions = t.reshape(t.op("Add", rows, columns), 8, 6, 6)
+    wanted = t.op("Add", t.op("Add", scores, positions), t.reshape(bias, 1, 6, 6))
+    assert t.op("Reshape", total, t.ints(8, 6, 6)) is wanted
+
+
 ONE_BATCH = """<ir_version: 9, opset_import: ["" : 17]>
     g (float[1,4,5,8] q, float[4,7,8] k, float[4,7,8] v, float[1,1,5,7] mask) => (float[4,5,8] y)
     <int64[3] heads = {4, 5, 7}, float scale = {0.25}> {
