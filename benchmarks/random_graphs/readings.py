@@ -2,7 +2,7 @@
 
 hidden    what a mask hides does not count, even where it is infinite or NaN: a score under a mask of at most -1e4, one
           that is multiplied by 0, and a value whose weight is 0
-added     a score that Where replaces by at most -1e9 is added to, so that it shows where it is infinite or NaN, or so
+added     a score that Where replaces by at most -1e4 is added to, so that it shows where it is infinite or NaN, or so
           enormous that the fill beside it is nothing
 fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not, or below it
 lowest    where no score that a row may see is above -inf, what it must not see counts as the lowest number, in
@@ -240,7 +240,7 @@ def _added(edit: Edit) -> None:
             condition, score, fill = node.input[0], node.input[place], node.input[3 - place]
             zero = edit.number(0.0, score)
             mask = edit.node("Where", condition, *((zero, fill) if place == 1 else (fill, zero)))
-            fills = edit.at_most(fill, FILLS)
+            fills = edit.at_most(fill, HIDES)
             edit.instead(index, edit.node("Where", fills, edit.node("Add", score, mask), edit.kept(index)))
 
 

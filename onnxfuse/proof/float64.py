@@ -37,10 +37,10 @@ _SINGLE = frozenset(
     """Atan Attention AveragePool Celu Conv ConvTranspose Elu Erf Gelu GlobalAveragePool GlobalMaxPool HardSigmoid
     HardSwish LRN InstanceNormalization LeakyRelu Mean Mish PRelu Resize RotaryEmbedding Selu Softplus Softsign Tan
     Sigmoid ThresholdedRelu""".split()
-)
+) | {"LayerNormalization with statistics"}
 """Operators that onnxruntime's CPU provider (1.31) is known not to run in float64: it need not be asked.  Its Sigmoid
 does, as 1 - 1 / (1 + exp(x)) below 0, which keeps no digits of small values; its Attention does, with a root of the
-scale that was rounded to float32."""
+scale that was rounded to float32; its LayerNormalization does, but that the mean and the deviation are float32."""
 _CONTRIB = frozenset(
     f"com.microsoft.{op}"
     for op in """Attention BiasGelu EmbedLayerNormalization FastGelu FusedConv FusedMatMul Gelu MultiHeadAttention
@@ -255,6 +255,8 @@ def operators(nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.Function
             seen.add(key)
             continue
         found.add(f"{node.domain}.{node.op_type}" if node.domain not in STANDARD else node.op_type)
+        if node.op_type == "LayerNormalization" and any(node.output[1:]):
+            found.add("LayerNormalization with statistics")
         for _, body in attribute_graphs(node):
             pending += body.node
     return found

@@ -36,6 +36,11 @@ READ = {
         f"{WEIGHTS} y = MatMul(w, v)",
         HEADS,
     ),
+    "a fill of -1e4 that replaces is added": (
+        f"""{BOOLEAN.replace("-1e9", "-1e4")} y = MatMul(w, v)""",
+        f"""{WEIGHTS.replace("-1e9", "-1e4")} y = MatMul(w, v)""",
+        HEADS,
+    ),
     "a fill hides beside any score": (
         f"{WEIGHTS} y = MatMul(w, v)",
         f"""{WEIGHTS.replace("-1e9", "-1e30")} y = MatMul(w, v)""",

@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import onnxfuse
 from onnxfuse.proof import reference
 from onnxfuse.proof.float64 import NARROW, NARROWED, Evaluator, evaluate, to_float64
 from onnxfuse.runtime.quiet import Session
@@ -144,3 +145,38 @@ def test_a_weight_that_is_an_input_is_as_wide_as_its_type_says(tmp_path: Path) -
     wide = to_float64(model)
     assert wide.graph.initializer[1].data_type == TensorProto.DOUBLE
     onnx.checker.check_model(wide)
+
+
+def test_the_mean_of_a_normalization_is_a_double() -> None:
+    """onnxruntime has the mean that LayerNormalization gives besides in float32 alone."""
+    model = parse(
+        "g (float[B, 3] x) => (float[B, 3] y, float[B, 1] mean) <float[3] w = {1.0, 1.0, 1.0}> {"
+        " y, mean = LayerNormalization(x, w) }"
+    )
+    del model.graph.output[1].type.tensor_type.shape.dim[:]
+    model.graph.output[1].ClearField("type")
+    x = np.array([[1.0, 2.0, 2.0 + 2.0**-40]])
+    _, mean = Evaluator(to_float64(model)).run({"x": x})
+    assert mean.dtype == np.float64
+    assert mean[0, 0] == pytest.approx(x.mean(), rel=1e-15)
+
+
+def test_a_series_that_is_normalized_and_gets_its_mean_back_is_proved() -> None:
+    """RevIN: the mean and the deviation of a window are taken off, and given back at the end."""
+    model = parse(
+        """g (float[B, 24] x) => (float[B, 24] z) <int64[1] last = {1}, float epsilon = {0.00001}> {
+            mean = ReduceMean(x, last)
+            d = Sub(x, mean)
+            square = Mul(d, d)
+            variance = ReduceMean(square, last)
+            shifted = Add(variance, epsilon)
+            deviation = Sqrt(shifted)
+            y = Div(d, deviation)
+            positive = Relu(y)
+            scaled = Mul(positive, deviation)
+            z = Add(scaled, mean)
+        }"""
+    )
+    result = onnxfuse.optimize(model, target="onnx")
+    assert not result.report.left_out
+    assert "LayerNormalization" in [node.op_type for node in result.model.graph.node]

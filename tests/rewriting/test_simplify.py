@@ -53,6 +53,26 @@ CASES: dict[str, tuple[str, list[str]]] = {
         }""",
         ["Reshape", "MatMul"],
     ),
+    "a part that is written over in place": (
+        """g (float[B, 6] x) => (float[B, 6] z)
+        <int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[1] first = {0}, int64[1] one_ = {1},
+         int64[1] two = {2}, int64[1] four = {4}, int64[1, 2, 1] columns = {2, 3}> {
+            part = Slice (x, two, four, one_)
+            y = Exp (part)
+            shape = Shape (x)
+            batch = Gather (shape, zero)
+            rows = Range (zero, batch, one)
+            down = Unsqueeze (rows, last)
+            cell = Unsqueeze (down, last)
+            size = Slice (shape, first, last)
+            box = Concat <axis = 0> (size, two, one_)
+            i = Expand (cell, box)
+            j = Expand (columns, box)
+            index = Concat <axis = -1> (i, j)
+            z = ScatterND (x, index, y)
+        }""",
+        ["Split", "Exp", "Concat"],
+    ),
     "parts between zeros that lie side by side": (
         """g (float[B, 2, 12] x, float[B, 1, 12] y, float[B, 3, 12] z) => (float[B, 6, 12] w)
         <int64[6] first = {0, 0, 0, 0, 4, 0}, int64[6] second = {0, 2, 0, 0, 3, 0},

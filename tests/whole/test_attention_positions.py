@@ -307,6 +307,42 @@ def test_a_sink_stays_a_softmax_where_attention_has_none(target: str) -> None:
     assert census(fused.model)["Softmax"] == 1
 
 
+def gated(masked: str, g: Model, *, keepdims: int, own: str = "") -> str:
+    """Attention whose result is gated by sigmoid(logsumexp(scores) - sink)."""
+    total = g("ReduceLogSumExp", own or masked, axes=[-1], keepdims=keepdims)
+    gate = g("Sigmoid", g("Sub", total, g("Reshape", "sink", np.array([H, 1] + [1] * keepdims, np.int64))))
+    return g("Mul", attended(g, masked, guarded=False), gate if keepdims else g("Unsqueeze", gate, axes=[-1]))
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_gate_of_the_sum_of_weights_is_a_sink(keepdims: int, target: str) -> None:
+    mask = np.where(np.random.default_rng(6).random((B, 1, S, T)) < 0.5, SHOWN, np.finfo(np.float32).min)
+    mask[0, 0, 1] = np.finfo(np.float32).min  # a row that hides every key: its gate is 0
+    g = Model(operands() | {"sink": logits(), "mask": mask.astype(np.float32)})
+    model = g.proto(gated(g("Add", scores(g), "mask"), g, keepdims=keepdims), opset=12)
+    _, fused = lower(model, CATALOGUE.serving(Target(target)))
+    ops = census(fused.model)
+    assert ops["Attention"] == 1
+    assert not ops["Softmax"] + ops["ReduceLogSumExp"] + ops["Sigmoid"]
+    for want, got in zip(run(model, g.feeds), run(fused.model, g.feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["other sums", "each query"])
+def test_a_gate_of_other_sums_or_of_each_query_is_no_sink(kind: str) -> None:
+    g = Model(operands() | {"sink": logits()})
+    if kind == "each query":
+        g = Model(operands() | {"sink": np.random.default_rng(4).standard_normal(S).astype(np.float32)})
+        total = g("ReduceLogSumExp", scores(g), axes=[-1], keepdims=0)
+        gate = g("Unsqueeze", g("Sigmoid", g("Sub", total, "sink")), axes=[-1])
+        y = g("Mul", attended(g, scores(g), guarded=False), gate)
+    else:
+        y = gated(scores(g), g, keepdims=1, own=g("Neg", scores(g)))
+    fused = assert_same(g.proto(y, opset=12), g.feeds)
+    assert census(fused)["Sigmoid"] == 1
+
+
 # ------------------------------------------------------------------------------------------------ single heads
 
 

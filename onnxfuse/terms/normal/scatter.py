@@ -3,6 +3,7 @@
     ScatterND       x[..., 1:, 1:] += u, which exporters write as a ScatterND of x[..., 1:, 1:] + u by a mesh of runs,
                     is x + Pad(u); of x[..., 1:, 1:] alone, which torch writes back behind every such sum, x
     Concat          of the parts of x, some of them with something more, is x and these between zeros
+    parts           that are written over stand between what is left
     zeros           into which u is written or added, are Pad(u)
     loops           what is written to all of an axis, part by part, is the Concat of the parts
 
@@ -30,11 +31,15 @@ from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
 from .views import expand, reshape, slice_axis, transpose
 
+MANY = 16
+"""Parts at most of what one more part is written over."""
+
 
 @law(
     "ScatterND",
-    "ScatterND(T(z), ((1,), (2,)), Slice(T(z), (1,), (3,), (0,)) + row)"
-    " = T(z) + Pad(Expand(row, (2, 4)), (1, 0, 1, 0))",
+    "ScatterND(T(z), (((1, 0), (1, 1)), ((2, 0), (2, 1))),"
+    " Slice(Slice(T(z), (1,), (3,), (0,)), (0,), (2,), (1,)) + Slice(row, (0,), (2,), (1,)))"
+    " = T(z) + Pad(Expand(Slice(row, (0,), (2,), (1,)), (2, 2)), (1, 0, 1, 2))",
 )
 def _scattered(a: Applied) -> Term | None:
     """Of a tensor and of what is written there, as they are, or as that was before it was transposed."""
@@ -73,7 +78,11 @@ def _without_ones(terms: Terms, x: Term, y: Term, box: Sequence[tuple[Dim, Dim]]
     return None if total is None else reshape(terms, total, x.shape)
 
 
-law("ScatterND", "ScatterND(T(z), ((1,), (2,)), Slice(T(z), (1,), (3,), (0,))) = T(z)")(_scattered)
+law(
+    "ScatterND",
+    "ScatterND(T(z), (((1, 0), (1, 1)), ((2, 0), (2, 1))), Slice(Slice(T(z), (1,), (3,), (0,)), (0,), (2,), (1,)))"
+    " = T(z)",
+)(_scattered)
 law(
     "ScatterND",
     "ScatterND(Reshape(row, (4, 1)), ((1,), (2,)), "
@@ -156,8 +165,8 @@ def _every_other(a: Applied) -> Term | None:
 
 @law(
     "ScatterND",
-    "ScatterND(ScatterND(a, ((0,),), Slice(x, (1,), (2,), (0,))), ((1,),), Slice(x, (0,), (1,), (0,)))"
-    " = Concat(Slice(x, (1,), (2,), (0,)), Slice(x, (0,), (1,), (0,)), axis=0)",
+    "ScatterND(ScatterND(Expand(zero, (2, 4)), ((0,),), Slice(z, (1,), (2,), (0,))), ((1,),),"
+    " Slice(z, (3,), (4,), (0,))) = Concat(Slice(z, (1,), (2,), (0,)), Slice(z, (3,), (4,), (0,)), axis=0)",
 )
 def _written_throughout(a: Applied) -> Term | None:
     """Of what a loop writes part by part to all of an axis (a recurrence, RWKV): nothing is left of what it was written
@@ -172,6 +181,47 @@ def _written_throughout(a: Applied) -> Term | None:
             return None
         found[former.start], left, below = former, left - former.length, below.args[0]
     return make(a.terms, "Concat", [found[start].part for start in sorted(found)], {"axis": run.axis})
+
+
+@law(
+    "ScatterND",
+    "ScatterND(z, ((1,), (2,)), Slice(T(z), (0,), (2,), (0,)))"
+    " = Concat(Slice(z, (0,), (1,), (0,)), Slice(T(z), (0,), (2,), (0,)), Slice(z, (3,), (4,), (0,)), axis=0)",
+)
+def _replaced(a: Applied) -> Term | None:
+    """Of what is written over a part along one axis, between what is left (boxes in place, rotations of a part)."""
+    x = a.args[0]
+    if a.attrs.get("reduction", "none") != "none" or x.op in ("ScatterND", "Pad") or x.data is not None or every(x, 0):
+        return None
+    box = _box(a.args[1], x, a.args[2])
+    if box is None or x.shape is None or (x.op == "Concat" and len(x.args) > MANY):
+        return None
+    parts = [(axis, *run) for axis, (run, d) in enumerate(zip(box, x.shape, strict=True)) if run != (0, d)]
+    if len(parts) != 1:
+        return None
+    axis, start, count = parts[0]
+    part = reshape(a.terms, a.args[2], tuple(n for _, n in box))
+    before = _pieces(a.terms, x, axis, 0, start)
+    behind = _pieces(a.terms, x, axis, start + count, x.shape[axis])
+    return make(a.terms, "Concat", [*before, part, *behind], {"axis": axis})
+
+
+def _pieces(terms: Terms, x: Term, axis: int, start: Dim, stop: Dim) -> list[Term]:
+    """What x has there along an axis, of a Concat its parts."""
+    assert x.shape is not None
+    if start == stop:
+        return []
+    parts = x.args if x.op == "Concat" and x.attr("axis") == axis - len(x.shape) else ()
+    counts = [part.shape[axis] if part.shape is not None else None for part in parts]
+    known = [n for n in (start, stop, *counts) if isinstance(n, int)]
+    if not parts or len(known) < len(parts) + 2:
+        return [slice_axis(terms, x, axis, start, stop)]
+    (low, high, *lengths), found = known, list[Term]()
+    for part, length in zip(parts, lengths, strict=True):
+        if max(low, 0) < min(high, length):
+            found.append(slice_axis(terms, part, axis, max(low, 0), min(high, length)))
+        low, high = low - length, high - length
+    return found
 
 
 class _Run(NamedTuple):

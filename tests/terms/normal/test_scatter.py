@@ -9,6 +9,7 @@ import pytest
 
 from onnxfuse.model.dims import symbol
 from onnxfuse.terms.normal.gather import runs
+from onnxfuse.terms.normal.views import slice_axis
 from onnxfuse.terms.term import Term
 from tests.spellings.build import Array
 from tests.terms.normal.space import FLOAT, INT64, Space
@@ -198,12 +199,37 @@ def test_what_is_written_part_by_part_is_all_of_them(case: str, zeros: bool, s: 
         found = s.op("ScatterND", found, index(s, mesh(range(2), range(start, stop))), parts[start])
     if fits:
         assert found is s.op("Concat", *(parts[start] for start in sorted(parts)), axis=1)
-    else:
+    elif zeros:
         assert found.op == "ScatterND"
+    else:
+        left = [x for x in found.args if x not in parts.values()]
+        assert found.op == "Concat"
+        assert all(x.op == "Slice" and x.args[0] in (s.input("x", 2, 4, 3), *parts.values()) for x in left)
+
+
+def test_what_is_written_over_stands_between_what_is_left(s: Space) -> None:
+    x, rows = s.input("x", 5, 6), s.input("rows", 2, 6)
+    first = s.op("ScatterND", x, index(s, mesh(range(1, 3))), rows)
+    around = [slice_axis(s.terms, x, 0, *run) for run in ((0, 1), (3, 5))]
+    assert first is s.op("Concat", around[0], rows, around[1], axis=0)
+    second = s.op("ScatterND", first, index(s, mesh(range(2, 5))), s.input("more", 3, 6))
+    above = slice_axis(s.terms, rows, 0, 0, 1)
+    assert second is s.op("Concat", around[0], above, s.input("more", 3, 6), axis=0)
+    within = s.op("ScatterND", x, index(s, mesh(range(1, 3), range(3))), s.input("box", 2, 3))
+    assert within.op == "ScatterND"
+    assert s.op("ScatterND", x, index(s, mesh(range(1, 3))), rows, reduction="add").op == "ScatterND"
+
+
+def test_what_a_long_loop_writes_over_stays(s: Space) -> None:
+    found = s.input("x", 64, 3)
+    for i in range(0, 60, 2):
+        found = s.op("ScatterND", found, index(s, mesh(range(i, i + 1))), s.input(f"part{i}", 1, 3))
+    assert found.op == "ScatterND"
 
 
 def test_parts_that_are_added_or_are_along_other_axes_are_not_all(s: Space) -> None:
-    x, rows, columns = s.input("x", 4, 6), s.input("rows", 2, 6), s.input("columns", 4, 3)
+    x = s.terms.constant(np.zeros((4, 6), np.float32), FLOAT)
+    rows, columns = s.input("rows", 2, 6), s.input("columns", 4, 3)
     first = s.op("ScatterND", x, index(s, mesh(range(2))), rows)
     assert s.op("ScatterND", first, index(s, mesh(range(2, 4))), rows, reduction="add").op == "ScatterND"
     assert s.op("ScatterND", first, index(s, mesh(range(4), range(3, 6))), columns).op == "ScatterND"
