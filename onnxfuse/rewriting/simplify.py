@@ -150,11 +150,11 @@ def simpler(
 
 def _last_first(nodes: Collection[int], found: Found, graph: Graph) -> list[int]:
     """Nodes from the last on, those of tables before all: what computes a table of real numbers is not saved by who
-    reads it.  What computes a shape is, with the views that are told it."""
+    reads it.  What computes a shape is, with the views that are told it, and what computes a number, which ops have."""
 
     def order(index: int) -> tuple[bool, int]:
         terms = [found.current[name] for name in graph.nodes[index].output if name in found.current]
-        return any(term.constant and term.dtype in REAL for term in terms), index
+        return any(term.constant and term.scalar is None and term.dtype in REAL for term in terms), index
 
     return sorted(nodes, key=order, reverse=True)
 
