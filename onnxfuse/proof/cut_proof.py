@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -176,9 +177,10 @@ def compare_found(
         sites: Sequence[Cut], result: Compared = result, real: Sequence[Mapping[str, Any]] = real
     ) -> dict[Cut, str]:
         done = partial(_compared, models, real=real, seed=seed, tolerances=(rtol, atol))
-        small = (smaller(original, site, real) or lengths.shorter(site) for site in sites)
         trial = Compared()
-        done(list(filter(None, small)), result=trial, tell=lambda count: tell(result.count + count, len(found)))
+        for small in zip_longest(*(_small(site, original, real, lengths) for site in sites)):
+            own = [site for site in small if site is not None and site.output not in trial.right]
+            done(own, result=trial, tell=lambda count: tell(result.count + count, len(found)))
         result.right |= trial.right
         result.exactly |= trial.exactly & trial.right
         result.count += len(trial.right)
@@ -206,6 +208,12 @@ def compare_found(
     result.judged, result.count = result.count, result.count + len(stood_for)
     result.wrong = {site: wrong[site] for site in found if site in wrong and not _explained(site, wrong, fused)}
     return result
+
+
+def _small(site: Cut, original: onnx.ModelProto, real: Sequence[Mapping[str, Any]], lengths: Lengths) -> list[Cut]:
+    """Smaller ones in which a site is tried, one after another."""
+    picture = smaller(original, site, real)
+    return [picture] if picture is not None else lengths.shorter(site)
 
 
 def _is_faint(name: str, real: Sequence[Mapping[str, Any]]) -> bool:
