@@ -102,14 +102,18 @@ class Lengths:
         numbers = {*_observed(site, self._real), *(number for part in parts for number in _numbers(*part))}
         plain = [replace(site, length=length) for length in _lengths(shapes, bound, numbers)]
         plain = sorted(plain, key=lambda made: (self._elements(made), made.length))[:1]
-        beside = list(_beside_channels(site, shapes, _channels(shapes, bound, tensors), bound, numbers))
+        views = [tuple(np.abs(numpy_helper.to_array(t)).ravel().tolist()) for t in tensors if is_size(t)]
+        beside = list(_beside_channels(site, shapes, views, bound, numbers))
         sides = {made.length[0] for made in beside if made.length}
+        # What is added to each place of a picture has sizes of 1 behind that of channels.
+        first = any(len(t.dims) > 1 and t.dims[0] > 1 and set(t.dims[1:]) == {1} for t in tensors)
 
         def unlikely(made: Cut) -> tuple[bool, bool, bool, int]:
-            """Is it a size of channels, or the square of a side?  Of others, that which leaves least is the first."""
+            """Are channels elsewhere, or is it their size, or the square of a side?  Of others, that which leaves least
+            is the first."""
             size = made.length[0] if made.length else 0
             square = any(side * side == size for side in sides)
-            return size in bound, square, made.channels_first, self._elements(made)
+            return made.channels_first != first, size in bound, square, self._elements(made)
 
         order = sorted(beside, key=unlikely)
         return [*plain, *(made for made in order if made.length not in [one.length for one in plain])][:_TRIED]
@@ -137,23 +141,24 @@ def _lengths(
             yield size, small
 
 
-def _channels(
-    shapes: Sequence[tuple[int, ...]], bound: set[int], tensors: Iterable[onnx.TensorProto]
-) -> frozenset[int]:
+def _channels(shapes: Sequence[tuple[int, ...]], bound: set[int], views: Sequence[tuple[int, ...]]) -> set[int]:
     """Sizes that are no rows: those that constants have, those that only end shapes, and what these are made of where a
     shape takes them apart."""
     ends = {shape[-1] for shape in shapes if shape} - {size for shape in shapes for size in shape[:-1]}
     found = (bound | ends) - {1}
-    views = [np.abs(numpy_helper.to_array(t)).ravel().tolist() for t in tensors if is_size(t) and sum(t.dims) > 1]
     found |= {view[-1] for view in views if any(math.prod(view[at:]) in found for at in range(len(view) - 1))}
-    return frozenset(found)
+    return found
 
 
 def _beside_channels(
-    site: Cut, shapes: Sequence[tuple[int, ...]], channels: frozenset[int], bound: set[int], numbers: Iterable[_Number]
+    site: Cut,
+    shapes: Sequence[tuple[int, ...]],
+    views: Sequence[tuple[int, ...]],
+    bound: set[int],
+    numbers: Iterable[_Number],
 ) -> Iterator[Cut]:
-    """The site with a size made smaller of which that of channels may be a multiple."""
-    numbers = list(numbers)
+    """The site with a size made smaller of which that of channels may be a multiple; `views` are constant shapes."""
+    numbers, channels = list(numbers), _channels(shapes, bound, views)
     sizes = {size for shape in shapes for size in shape}
     rows = {size for shape in shapes for size in shape[:-1]}
     mentioned = rows | {number.size for number in numbers if number.resizable}
@@ -170,10 +175,11 @@ def _beside_channels(
         before: list[tuple[int, ...]] = []
         for first in (False, True):
             made = replace(site, length=(size, small), channels=own_channels, channels_first=first)
-            own = [made.resized_shape(shape) for shape in shapes]
-            pairs = zip(itertools.chain(*shapes), itertools.chain(*own), strict=True)
+            own = [made.resized_shape(shape) for shape in (*shapes, *views)]
+            fed = own[: len(shapes)]
+            pairs = zip(itertools.chain(*shapes), itertools.chain(*fed), strict=True)
             kept = {old for old, new in pairs if old == new} | bound
-            if own not in (before, shapes) and all(number.stays_in(made, kept) for number in numbers):
+            if fed != shapes and own != before and all(number.stays_in(made, kept) for number in numbers):
                 yield made
             before = own
 

@@ -137,15 +137,20 @@ def test_sides_become_smaller_and_not_the_square_of_a_small_one() -> None:
     assert length(nodes, (2, 196, 256), pixels=[2, 14, 14, 256], begin=[6], end=[2**62], axis=[1]) != (14, 6)
 
 
-def shapes(nodes: str, shape: tuple[int, ...], **tensors: Any) -> list[tuple[Any, ...]]:
-    """Sizes that x has in the ways that are tried."""
+def ways(nodes: str, shape: tuple[int, ...], **tensors: Any) -> list[Cut]:
+    """In which y = ...(x) is tried."""
     model = parse(f"g (float[n, c, d] x) => (float[n, c, d] y) {{ {nodes} }}")
     for name, value in tensors.items():
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
     cone = tuple(range(len(model.graph.node)))
     values = {"x": np.broadcast_to(np.float32(0.5), shape)}
-    found = Lengths(model, model, [values]).shorter(Cut("y", ("x",), (), cone, cone))
-    return [made.shapes(values)["x"] for made in found]
+    return Lengths(model, model, [values]).shorter(Cut("y", ("x",), (), cone, cone))
+
+
+def shapes(nodes: str, shape: tuple[int, ...], **tensors: Any) -> list[tuple[int, ...]]:
+    """Sizes that x has in these ways."""
+    values = {"x": np.broadcast_to(np.float32(0.5), shape)}
+    return [made.shapes(values)["x"] for made in ways(nodes, shape, **tensors)]
 
 
 def test_channels_keep_their_size_at_the_end_or_behind_the_first_axis() -> None:
@@ -154,7 +159,10 @@ def test_channels_keep_their_size_at_the_end_or_behind_the_first_axis() -> None:
     assert shapes("y = Mul(x, s)", (2, 32, 32, 256), s=np.ones(256, np.float32))[0] == (2, 12, 12, 256)
     # Of three equal sizes, that of the channels is found by trying.
     scale = np.ones((256, 1, 1), np.float32)
-    assert shapes("y = Mul(x, s)", (2, 256, 256, 256), s=scale) == [(2, 12, 12, 256), (2, 256, 12, 12)]
+    assert shapes("y = Mul(x, s)", (2, 256, 256, 256), s=scale) == [(2, 256, 12, 12), (2, 12, 12, 256)]
+    model = "r = Reshape(x, pixels) y = Mul(r, s)"
+    tensors = {"s": scale, "pixels": [1, 256, 256, 256]}
+    assert ways(model, (1, 32, 8 * 256**2), **tensors)[0].resized_shape((1, 256, 256, 256)) == (1, 256, 12, 12)
     nodes, one = "n = InstanceNormalization(x, one, one) y = Reshape(n, pixels)", np.ones(32, np.float32)
     assert shapes(nodes, (1, 32, 16 * 64 * 64), one=one, pixels=[1, 512, 64, 64])[0] == (1, 32, 16 * 12 * 12)
 
