@@ -160,11 +160,11 @@ def test_channels_keep_their_size_at_the_end_or_behind_the_first_axis() -> None:
     # Of three equal sizes, that of the channels is found by trying.
     scale = np.ones((256, 1, 1), np.float32)
     assert shapes("y = Mul(x, s)", (2, 256, 256, 256), s=scale) == [(2, 256, 12, 12), (2, 12, 12, 256)]
-    model = "r = Reshape(x, pixels) y = Mul(r, s)"
-    tensors = {"s": scale, "pixels": [1, 256, 256, 256]}
-    assert ways(model, (1, 32, 8 * 256**2), **tensors)[0].resized_shape((1, 256, 256, 256)) == (1, 256, 12, 12)
     nodes, one = "n = InstanceNormalization(x, one, one) y = Reshape(n, pixels)", np.ones(32, np.float32)
     assert shapes(nodes, (1, 32, 16 * 64 * 64), one=one, pixels=[1, 512, 64, 64])[0] == (1, 32, 16 * 12 * 12)
+    nodes = "n = InstanceNormalization(x, one, one) r = Reshape(n, pixels) y = Mul(r, s)"
+    tensors = {"one": one, "s": scale, "pixels": [1, 256, 256, 256]}
+    assert ways(nodes, (1, 32, 8 * 256**2), **tensors)[0].resized_shape((1, 256, 256, 256)) == (1, 256, 12, 12)
 
 
 def test_heads_that_are_as_wide_as_a_picture_keep_their_width() -> None:
