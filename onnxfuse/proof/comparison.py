@@ -10,9 +10,11 @@ from onnx import ModelProto
 
 from onnxfuse.reporting.records import Validation
 
+from . import inputs
 from .branches import WHOLE, Branch, called_alike, taken, with_calls
 from .claim import Claim, Experiment
-from .cut_proof import compare_sites
+from .cut_proof import compare_sites, wanted
+from .inside import Inside
 from .oracle import Oracle
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Comparison:
         self._straight = self._of(straight)
         self._original = claim.original if branch is None else self._straight
         self._kernels: dict[str, Any] = {"emulate": experiment.validate == "kernels", "rules": claim.rules}
+        self._inside = Inside(self._straight, claim.base_dir)
+        self._watch(claim.fused)
         progress(ORIGINAL, 0, STEPS)
         self.oracle = Oracle(
             self._original,
@@ -57,8 +61,17 @@ class Comparison:
             given=experiment.inputs,
             base_dir=claim.base_dir,
             reference=experiment.validate == "reference",
+            inside=self._inside if self._original is self._straight else None,
             **self._kernels,
         )
+
+    def _watch(self, fused: Fused) -> None:
+        """Let the runs of the original tell what `cuts` will ask, where it is known at which sizes of inputs it runs:
+        what is large there is reduced as it runs."""
+        sizes = inputs.known_sizes(self._straight, self.experiment.shapes, self.experiment.inputs)
+        if sizes is not None and self._original is self._straight and not self._straight.functions:
+            asked = wanted(self._straight, self.runnable(fused))
+            self._inside.watch(asked.names, sizes, asked.exact)
 
     def runnable(self, fused: Fused) -> ModelProto:
         """What is compared of a fused model, as the proof can run it."""
@@ -115,7 +128,8 @@ class Comparison:
             original,
             fused,
             self.oracle.cases,
-            inside="" if self.branch is None else self.branch.name(""),
+            scope="" if self.branch is None else self.branch.name(""),
+            inside=self._inside if original is self._straight else None,
             base_dir=self.claim.base_dir,
             seed=self.experiment.seed,
             optimize=self.experiment.optimizing,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,11 @@ def apart(
 ) -> list[int]:
     """Which equations, by the number of their site, are apart by more than the last digits of numbers account for."""
     left = list(equations)
-    for seed, kind in enumerate(_MOVES):
+    moves = list(enumerate(_MOVES))
+    if any(_folds(models, part[number]) for number in left):
+        # What is allowed only grows: which comes first decides how soon an equation holds, and not whether.
+        moves.sort(key=lambda move: move[1] != "t")
+    for seed, kind in moves:
         if not left:
             break
         alike: dict[np.dtype[Any] | None, list[int]] = {}
@@ -62,6 +67,14 @@ def apart(
         for truth in _rounded_otherwise(models, part, number, feeds):
             equations[number].round(truth)
     return [number for number in left if not equations[number].holds]
+
+
+def _folds(models: Models, site: Cut) -> bool:
+    """Does the fused model read a tensor of numbers that the original does not have?"""
+    own = {tensor.name for tensor in models.original.graph.initializer}
+    read = {name for index in site.fused for name in models.fused.graph.node[index].input}
+    tensors = (tensor for tensor in models.fused.graph.initializer if tensor.name in read - own)
+    return any(math.prod(tensor.dims) > 1 for tensor in tensors)
 
 
 def _rounded_otherwise(

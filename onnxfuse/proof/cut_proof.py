@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -27,14 +28,15 @@ from .cut_moves import Models, apart, both, evaluator, run, weights
 from .cut_tolerance import Equation
 from .cuts import Cut
 from .input_values import Case
+from .inside import Inside
 from .kinds import Kinds
 from .lengths import Lengths
 from .observed import telling
-from .outlines import is_stood_for, remember
+from .outlines import is_stood_for
 from .pictures import smaller
 from .precision import dtype_of, precisions
 from .quantizers import QUANTIZERS
-from .reshaped import with_fused_values
+from .reshaped import Values, candidates, with_fused_values
 from .roundings import Roundings
 from .seen import Seen
 
@@ -75,7 +77,8 @@ def compare_sites(
     fused: onnx.ModelProto,
     cases: Sequence[Case],
     *,
-    inside: str = "",
+    scope: str = "",
+    inside: Inside | None = None,
     base_dir: Path | None = None,
     seed: int = 0,
     rtol: float | None = None,
@@ -85,35 +88,58 @@ def compare_sites(
     **kernels: Any,
 ) -> Compared:
     """Compares the values that the two models compute differently, one by one, on numbers of several sizes (`sites`).
-    Only those whose names begin with `inside`.
+    Only those whose names begin with `scope`.  What is `inside` the original may be known already.
 
     Of `cases`, which are the oracle's, the first gives shapes, and the last unusual one masks as well.  Nothing is
     compared where nothing can be cut out, or no cutting runs.  onnxruntime optimizes cuts of the fused model, if
     `optimize` is set.  `tell` is told how many are done, and of how many.
     """
+    found = _within(scope, original, fused)
+    if not found:
+        return Compared()
+    inside = Inside(original, base_dir) if inside is None else inside
+    asked = wanted(original, fused, found)
+    try:
+        inside.outlines(asked.names, telling(cases), asked.exact)
+    except SessionError:
+        return Compared()
 
-    def compared(original: onnx.ModelProto, found: Sequence[Cut]) -> Compared:
+    def values(names: set[str], exact: set[str]) -> list[dict[str, Any]]:
+        return inside.values(names, telling(cases), exact)
+
+    def compared(original: onnx.ModelProto, found: Sequence[Cut], values: Values) -> Compared:
         models = Models(original, fused, base_dir, kernels, optimize)
         try:
-            entangled = {name for site in found if site.entangled for name in site.stops}
-            exact = entangled.union(*(site.observed for site in found))
-            real = remember(original, behind(found), telling(cases), base_dir, exact) if found else []
+            real = values(behind(found), _exact(found)) if found else []
         except SessionError:
             return Compared()
         # NumPy's products of these sizes take ten times as long where threads share and wait for them.
         with threadpool_limits(1, user_api="blas"):
-            return compare_found(models, found, real, seed=seed, rtol=rtol, atol=atol, tell=tell)
+            return compare_found(models, found, real, values, seed=seed, rtol=rtol, atol=atol, tell=tell)
 
-    found = _inside(inside, original, fused)
-    if views := with_fused_values(original, fused, found, cases, base_dir):
-        result = compared(views.model, _inside(inside, views.model, fused))
+    if views := with_fused_values(original, fused, found, cases, inside):
+        result = compared(views.model, _within(scope, views.model, fused), views.known(values))
         if views.names <= result.right and not result.wrong:
             return result
-    return compared(original, found)
+    return compared(original, found, values)
 
 
-def _inside(inside: str, original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Cut]:
-    return [site for site in cuts.find(original, fused) if site.output.startswith(inside)]
+class Wanted(NamedTuple):
+    """What may be asked of the values inside an original."""
+
+    names: set[str]
+    exact: set[str]
+    """Those that noise does not stand in for."""
+
+
+def wanted(original: onnx.ModelProto, fused: onnx.ModelProto, found: Sequence[Cut] | None = None) -> Wanted:
+    """What comparing two models will ask of the original, nearly always; the cuts are those that were `found`."""
+    found = cuts.find(original, fused) if found is None else found
+    return Wanted(behind(found).union(candidates(original, fused, found)), _exact(found))
+
+
+def _within(scope: str, original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Cut]:
+    return [site for site in cuts.find(original, fused) if site.output.startswith(scope)]
 
 
 def behind(sites: Iterable[Cut]) -> set[str]:
@@ -121,17 +147,24 @@ def behind(sites: Iterable[Cut]) -> set[str]:
     return {name for site in sites for name in (*site.stops, *site.observed)}
 
 
+def _exact(sites: Iterable[Cut]) -> set[str]:
+    """Those of them that they are fed as they are."""
+    return {name for site in sites for name in (*(site.stops if site.entangled else ()), *site.observed)}
+
+
 def compare_found(
     models: Models,
     found: Sequence[Cut],
     real: Sequence[Mapping[str, Any]],
+    values: Values | None = None,
     *,
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
     tell: Tell = lambda done, total: None,
 ) -> Compared:
-    """`compare_sites` of some sites alone, with the values that `remember` has given for them."""
+    """`compare_sites` of some sites alone, with their values in `real` runs; `values` tells more of those of which only
+    shape and sign are known."""
     original, fused = models.original, models.fused
     arrays = [{name for name, value in values.items() if isinstance(value, np.ndarray)} for values in real]
     known = set.intersection(*arrays) if arrays else set()
@@ -140,11 +173,14 @@ def compare_found(
     lengths = Lengths(original, fused, real)
     groups = Kinds(original, fused, real, models.base_dir).grouped(found)
 
-    def compared(sites: Sequence[Cut], result: Compared = result) -> dict[Cut, str]:
+    def compared(
+        sites: Sequence[Cut], result: Compared = result, real: Sequence[Mapping[str, Any]] = real
+    ) -> dict[Cut, str]:
         done = partial(_compared, models, real=real, seed=seed, tolerances=(rtol, atol))
-        small = (smaller(original, site, real) or lengths.shorter(site) for site in sites)
         trial = Compared()
-        done(list(filter(None, small)), result=trial, tell=lambda count: tell(result.count + count, len(found)))
+        for small in zip_longest(*(_small(site, original, real, lengths) for site in sites)):
+            own = [site for site in small if site is not None and site.output not in trial.right]
+            done(own, result=trial, tell=lambda count: tell(result.count + count, len(found)))
         result.right |= trial.right
         result.exactly |= trial.exactly & trial.right
         result.count += len(trial.right)
@@ -155,9 +191,15 @@ def compare_found(
     # Where the first of a kind is not right, or does not run, the others have to speak for themselves.
     wrong |= compared([site for group in groups if group[0].output not in result.right for site in group[1:]])
     made = cuts.bound(original, fused, wrong, known).values() if wrong else ()
-    if again := [site for site in made if not (site.entangled and _faint(site, real))]:
+    again = list(made)
+    if faint := {name for site in again if site.entangled for name in site.stops if _is_faint(name, real)}:
+        if values is None:
+            again = [site for site in again if not (site.entangled and faint.intersection(site.stops))]
+        else:
+            real = [{**run, **own} for run, own in zip(real, values(faint, faint), strict=True)]
+    if again:
         bound = Compared()
-        compared(again, bound)
+        compared(again, bound, real)
         wrong = {site: reason for site, reason in wrong.items() if site.output not in bound.right}
         result.right |= bound.right
         result.error = result.error if wrong else bound.error
@@ -168,9 +210,15 @@ def compare_found(
     return result
 
 
-def _faint(site: Cut, real: Sequence[Mapping[str, Any]]) -> bool:
-    """Is a value that it is fed known by its shape and sign alone?"""
-    return any(is_stood_for(values[name]) for values in real for name in site.stops)
+def _small(site: Cut, original: onnx.ModelProto, real: Sequence[Mapping[str, Any]], lengths: Lengths) -> list[Cut]:
+    """Smaller ones in which a site is tried, one after another."""
+    picture = smaller(original, site, real)
+    return [picture] if picture is not None else lengths.shorter(site)
+
+
+def _is_faint(name: str, real: Sequence[Mapping[str, Any]]) -> bool:
+    """Is a value known by its shape and sign alone?"""
+    return any(is_stood_for(values[name]) for values in real)
 
 
 def _compared(

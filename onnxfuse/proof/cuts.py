@@ -6,6 +6,7 @@ sees a wrong scale.  Cut out and fed with unit normals, the same error is plain,
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,11 @@ class Cut:
     length: tuple[int, int] | None = None
     """A size, and what stands for it in that and its multiples, of stops and among constants (`lengths`)."""
 
+    channels: frozenset[int] = frozenset()
+    """Sizes that stay at the end of a shape, or behind its first axis if `channels_first`, as do those that together
+    are such a size: heads and their width."""
+    channels_first: bool = False
+
     def resized(self, size: int) -> int:
         """What stands for a size; for that of a square, the square."""
         made = 1
@@ -57,15 +63,24 @@ class Cut:
             size, made = size // self.length[0], made * self.length[1]
         return size * made
 
+    def resized_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """What stands for the sizes of a shape."""
+        if self.channels_first:
+            places = (range(1, end) for end in range(len(shape), 1, -1))
+        else:
+            places = (range(start, len(shape)) for start in range(len(shape)))
+        stay = next((own for own in places if math.prod(shape[axis] for axis in own) in self.channels), ())
+        return tuple(size if axis in stay else self.resized(size) for axis, size in enumerate(shape))
+
     def resized_all(self, sizes: np.ndarray) -> np.ndarray:
-        """What stands for sizes that are elements."""
+        """What stands for sizes that are elements, a shape or one of them."""
         if self.length is None:
             return sizes
-        return np.reshape([self.resized(size) for size in sizes.ravel().tolist()], sizes.shape).astype(sizes.dtype)
+        return np.reshape(self.resized_shape(sizes.ravel().tolist()), sizes.shape).astype(sizes.dtype)
 
     def shapes(self, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """What shape each stop is fed in, given what it is in a real run."""
-        own = {name: tuple(map(self.resized, values[name].shape)) for name in self.stops}
+        own = {name: self.resized_shape(values[name].shape) for name in self.stops}
         smaller = zip(own.items(), self.pictures, strict=True) if self.pictures else ()
         return own | {name: (*shape[:2], *sizes) for (name, shape), sizes in smaller}
 

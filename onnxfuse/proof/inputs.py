@@ -109,6 +109,18 @@ def assumed(
     return {item.name: sizes_of(item, sizes) for item in inputs}, named(free)
 
 
+def known_sizes(
+    model: onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    given: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of all inputs, if each case that `generate` makes has these; None where some are to be found.
+
+    Raises UsageError where `shapes` or `given` do not fit the model."""
+    sizes, free = assumed(model, shapes, given)
+    return sizes if sizes and not free else None
+
+
 @dataclass(slots=True)
 class _Search:
     """The walk over sizes until the model has run on enough of them."""

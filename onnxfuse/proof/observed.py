@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,42 @@ def telling(cases: Sequence[Case]) -> tuple[Case, Case]:
     return cases[0], next((case for case in cases[::-1] if case.unusual and _filled(case)), cases[0])
 
 
+class Asked:
+    """Values inside a model that a session of it gives besides its outputs."""
+
+    def __init__(self, model: onnx.ModelProto, names: Iterable[str]) -> None:
+        self._model, self._names = model, sorted(set(names))
+        outputs = [output.name for output in model.graph.output]
+        self._extra = [name for name in self._names if name not in outputs]
+        self._order = {name: index for index, name in enumerate((*outputs, *self._extra))}
+
+    @contextmanager
+    def added(self) -> Iterator[None]:
+        """The model has them as outputs, for the time of serializing: a copy would hold all weights twice."""
+        outputs = self._model.graph.output
+        count = len(outputs)
+        try:
+            outputs.extend(onnx.ValueInfoProto(name=name) for name in self._extra)
+            yield
+        finally:
+            del outputs[count:]
+
+    def told(self, values: Sequence[Any]) -> dict[str, Any]:
+        """By name, of all that a run has given."""
+        return {name: values[self._order[name]] for name in self._names}
+
+
 def observe(
     model: onnx.ModelProto, names: Iterable[str], cases: Sequence[Case], base_dir: Path | None = None
 ) -> Iterator[dict[str, Any]]:
     """The inputs and the values of these names, in one case after another.
 
     Raises SessionError where the model does not run."""
-    wanted = sorted(set(names).difference(*(case.inputs for case in cases[:1])))
-    outputs = {output.name: index for index, output in enumerate(model.graph.output)}
-    extra = [name for name in wanted if name not in outputs]
-    count = len(outputs)
-    try:
-        # The outputs are added in place, for the time of serializing: a copy would hold all weights twice.
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
+    asked = Asked(model, set(names).difference(*(case.inputs for case in cases[:1])))
+    with asked.added():
         session = Session(emulated(model), base_dir, optimize=False)
-    finally:
-        del model.graph.output[count:]
-    order = outputs | {name: count + index for index, name in enumerate(extra)}
     for case in cases:
-        values = session.run(case.inputs)
-        yield dict(case.inputs) | {name: values[order[name]] for name in wanted}
+        yield dict(case.inputs) | asked.told(session.run(case.inputs))
 
 
 def _filled(case: Case) -> bool:

@@ -27,6 +27,7 @@ from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
 from .bfloat16 import emulated
 from .draws import Distance
+from .inside import Inside, Told
 from .precision import dtype_of, precisions
 from .quantizers import Boundaries
 from .roundings import Roundings
@@ -89,8 +90,9 @@ class Oracle:
         rules: Sequence[Path] = (),
         precision: int = 0,
         rtol: float | None = None,
+        inside: Inside | None = None,
     ) -> None:
-        self._base_dir = base_dir
+        self._base_dir, self._inside = base_dir, inside or Inside(original, base_dir)
         self._kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
         self._outputs = [output.name for output in original.graph.output]
         self._expected: list[list[Any]] = []
@@ -116,10 +118,10 @@ class Oracle:
         given: Mapping[str, np.ndarray] | None,
     ) -> tuple[list[Case], str]:
         onnxruntime()  # a missing package is no fault of the model
-        session: Session | None = None
+        session: Told | None = None
         refusal = ""
         try:
-            session = Session(emulated(original), self._base_dir, optimize=False)
+            session = Told(original, self._base_dir, self._inside)
         except SessionError as error:
             refusal = str(error)
 
@@ -128,9 +130,7 @@ class Oracle:
                 return refusal
             try:
                 self._expected.append(
-                    self._alone(original, case, self._base_dir, optimize=False)
-                    if case.empty
-                    else session.run(case.inputs)
+                    self._alone(original, case, self._base_dir, optimize=False) if case.empty else session.run(case)
                 )
             except SessionError as error:
                 return str(error)
@@ -140,7 +140,7 @@ class Oracle:
         if not cases:
             return [], f"the original does not run: {reason}"
         if session is not None and any(map(draws, nodes_of(original))):
-            again = session.run(cases[0].inputs)
+            again = session.run(cases[0])
             if any(numerics.compare(a, b).reason for a, b in zip(again, self._expected[0], strict=True)):
                 return [], "the original draws random numbers and never gives the same outputs twice"
         if given is None:

@@ -18,17 +18,19 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.model.graph import Names, opset_of, skeleton
+from onnxfuse.runtime.quiet import Session
 
+from .bfloat16 import emulated
 from .cut_feeds import sign_of
 from .dataflow import inferred
 from .input_values import Case
-from .observed import observe
+from .observed import Asked
 
 SAMPLE = 256
 """Elements by which a value is told from others."""
 _LARGE = 1 << 18
 """Elements that are more than there is to keep of them."""
-_HELD = 1 << 29
+_HELD = 1 << 27
 """Bytes of large values that are held at a time."""
 _SLICE = 10
 """The first opset whose Slice has steps."""
@@ -64,6 +66,36 @@ class _Parts(NamedTuple):
     sample: str
 
 
+class Watched:
+    """Values inside a model of which a session of it tells besides its outputs: an `Outline` of those that are large
+    and not to be `exact`, if all of them together, at the given `sizes` of inputs, are too much to hold."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        names: Iterable[str],
+        sizes: Mapping[str, Sequence[int]],
+        exact: Collection[str] = (),
+    ) -> None:
+        self._model, self._names = model, set(names).difference(value.name for value in model.graph.input)
+        self._large = _large(model, self._names.difference(exact), sizes)
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """The model gives them, for the time of serializing."""
+        with _reduced(self._model, self._large) as self._reduced:
+            self._parts = {part for own in self._reduced.values() for part in own}
+            self._asked = Asked(self._model, (self._names - self._large.keys()) | self._parts)
+            with self._asked.added():
+                yield
+
+    def told(self, values: Sequence[Any]) -> dict[str, Any]:
+        """By name, of all that a run has given."""
+        found = self._asked.told(values)
+        told = {name: value for name, value in found.items() if name not in self._parts}
+        return told | {name: _outline(own, self._large[name].kind, found) for name, own in self._reduced.items()}
+
+
 def outlines(
     model: onnx.ModelProto,
     names: Iterable[str],
@@ -71,41 +103,19 @@ def outlines(
     base_dir: Path | None = None,
     exact: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """What `observe` gives, with an `Outline` of what is large and not to be `exact`, if all of that is too much to
-    hold.
+    """What `observe` gives, as far as it is `Watched`.
 
     Raises SessionError where the model does not run."""
-    wanted = set(names)
-    large = _large(model, wanted.difference(exact), cases[0])
-    with _reduced(model, large) as reduced:
-        parts = {part for own in reduced.values() for part in own}
-        seen = observe(model, (wanted - large.keys()) | parts, cases, base_dir)
-        values = list(seen) if large else seen
-    for found in values:
-        told = {name: value for name, value in found.items() if name not in parts}
-        yield told | {name: _outline(own, large[name].kind, found) for name, own in reduced.items()}
+    watched = Watched(model, names, sizes_of(cases[0]), exact)
+    with watched.asked():
+        session = Session(emulated(model), base_dir, optimize=False)
+    for case in cases:
+        yield dict(case.inputs) | watched.told(session.run(case.inputs))
 
 
-def remember(
-    model: onnx.ModelProto,
-    names: Iterable[str],
-    cases: Sequence[Case],
-    base_dir: Path | None = None,
-    exact: Collection[str] = (),
-) -> list[dict[str, Any]]:
-    """What `observe` gives.  Of large values that noise stands in for, which are not to be `exact`, shape and sign are
-    right, if all of them are too much to hold.
-
-    Raises SessionError where the model does not run."""
-    seen = list(outlines(model, names, cases, base_dir, exact))
-    left: set[str] = set()
-    for values in seen:
-        for name, value in values.items():
-            if isinstance(value, Outline):
-                values[name] = _kept(value)
-                left |= {name} if values[name] is None else set()
-    again = observe(model, left, cases, base_dir) if left else iter([{}] * len(seen))
-    return [values | own for values, own in zip(seen, again, strict=True)]
+def sizes_of(case: Case) -> dict[str, Sequence[int]]:
+    """The shapes of a case's inputs; of a sequence nothing is said."""
+    return {name: getattr(value, "shape", ()) for name, value in case.inputs.items()}
 
 
 def is_stood_for(value: Any) -> bool:
@@ -113,16 +123,14 @@ def is_stood_for(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.size > 1 and not any(value.strides)
 
 
-def _large(model: onnx.ModelProto, names: Collection[str], case: Case) -> dict[str, _Type]:
+def _large(model: onnx.ModelProto, names: Collection[str], sizes: Mapping[str, Sequence[int]]) -> dict[str, _Type]:
     """Those that are large, as onnx infers it, in the order of computing them; none where all can be held."""
     if opset_of(model) < _SLICE:
         return {}
     bare = skeleton(model)
     for info in bare.graph.input:
-        given = case.inputs.get(info.name)
-        if isinstance(given, np.ndarray):
-            for dim, size in zip(info.type.tensor_type.shape.dim, given.shape, strict=False):
-                dim.dim_value = size
+        for dim, size in zip(info.type.tensor_type.shape.dim, sizes.get(info.name, ()), strict=False):
+            dim.dim_value = size
     values = inferred(bare, data_prop=True)
     types = {info.name: _type(info.type.tensor_type) for info in values if info.name in names}
     order = [name for node in model.graph.node for name in node.output]
@@ -181,7 +189,7 @@ def _outline(parts: _Parts, kind: int, values: Mapping[str, Any]) -> Outline:
     return Outline(tuple(values[parts.shape].tolist()), dtype, low, high, values[parts.sample])
 
 
-def _kept(value: Outline) -> np.ndarray | None:
+def kept(value: Outline) -> np.ndarray | None:
     """A value of its shape that the same stands in for, in no memory; None where its elements have a meaning."""
     if value.least == value.most:
         number = value.least

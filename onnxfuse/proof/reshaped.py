@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -32,6 +31,7 @@ from onnxfuse.runtime.quiet import SessionError
 from . import numerics
 from .cuts import Cut
 from .input_values import Case
+from .inside import Inside
 from .observed import telling
 from .outlines import SAMPLE, Outline, outlines
 
@@ -42,12 +42,43 @@ _RESHAPE = 5
 _EQUAL = 1e-7
 """The distance, relative to the length, up to which two values cannot be told apart by their numbers."""
 
+Values: TypeAlias = Callable[[set[str], set[str]], list[dict[str, Any]]]
+"""What values of some names are, run by run; those of other names as they are, and not only of their shape and sign."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A value of the fused model as a Reshape of the original's, and that as a Reshape of it."""
+
+    name: str
+    there: list[int]
+    back: list[int]
+
 
 class Views(NamedTuple):
-    """An original that has values of the fused model, and their names."""
+    """An original that has values of the fused model, and the original's values that each is a Reshape of."""
 
     model: onnx.ModelProto
-    names: frozenset[str]
+    pairs: dict[str, _View]
+
+    @property
+    def names(self) -> set[str]:
+        """The values of the fused model."""
+        return {view.name for view in self.pairs.values()}
+
+    def known(self, values: Values) -> Values:
+        """What tells the values of this model, given what does those of the original."""
+        own = {view.name: (old, view.there) for old, view in self.pairs.items()}
+
+        def told(names: set[str], exact: set[str]) -> list[dict[str, Any]]:
+            given = ({own[name][0] if name in own else name for name in some} for some in (names, exact))
+            shaped = {name: own[name] for name in names if name in own}
+            return [
+                run | {name: _reshaped(run[old], there) for name, (old, there) in shaped.items()}
+                for run in values(*given)
+            ]
+
+        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +101,38 @@ def with_fused_values(
     fused: onnx.ModelProto,
     found: Sequence[Cut],
     cases: Sequence[Case],
-    base_dir: Path | None = None,
+    inside: Inside,
 ) -> Views | None:
-    """A copy of the original that has values of the fused model, and runs at the sizes of the `telling` cases; None
-    where the cuts that were `found` are short as they are, where one of the models does not run, or no values are
-    alike."""
-    times = Counter(index for cut in found for index in cut.original)
-    if max(times.values(), default=0) <= _AGAIN or opset_of(original) < _RESHAPE:
+    """A copy of the original, whose values are `inside`, that has values of the fused model, and runs at the sizes of
+    the `telling` cases; None where the cuts that were `found` are short as they are, where one of the models does not
+    run, or no values are alike."""
+    old = candidates(original, fused, found)
+    if not old:
         return None
     both = _names(original), _names(fused)
     common = both[0] & both[1]
-    old = _again(original, (cut.original for cut in found), common)
     new = _again(fused, (cut.fused for cut in found), common)
+    own_sizes = _of_own_sizes(telling(cases))
     try:
-        seen = [_seen(model, names, cases, base_dir) for model, names in ((original, old), (fused, new))]
+        seen = [
+            _seen(old, inside.outlines(old, own_sizes)),
+            _seen(new, outlines(fused, new, own_sizes, inside.base_dir)),
+        ]
     except SessionError:
         return None
     pairs = dict(_pairs(seen[0], seen[1], _places(original, common), _places(fused, common)))
     if not pairs:
         return None
-    return Views(_written(original, pairs, Names(both[0] | both[1])), frozenset(view.name for view in pairs.values()))
+    return Views(_written(original, pairs, Names(both[0] | both[1])), pairs)
+
+
+def candidates(original: onnx.ModelProto, fused: onnx.ModelProto, found: Sequence[Cut]) -> list[str]:
+    """The values of the original that may be one of the fused model's in another shape, in order; none where the cuts
+    that were `found` are short as they are."""
+    times = Counter(index for cut in found for index in cut.original)
+    if max(times.values(), default=0) <= _AGAIN or opset_of(original) < _RESHAPE:
+        return []
+    return _again(original, (cut.original for cut in found), _names(original) & _names(fused))
 
 
 def _names(model: onnx.ModelProto) -> set[str]:
@@ -115,12 +158,10 @@ def _places(model: onnx.ModelProto, common: set[str]) -> dict[str, str]:
     return found
 
 
-def _seen(
-    model: onnx.ModelProto, names: Sequence[str], cases: Sequence[Case], base_dir: Path | None
-) -> dict[str, _Runs]:
+def _seen(names: Sequence[str], runs: Iterable[Mapping[str, Any]]) -> dict[str, _Runs]:
     """By name, in order, of those that are finite numbers, and not all zero, in each run."""
     found: dict[str, list[_Seen]] = {name: [] for name in names}
-    for values in outlines(model, names, _of_own_sizes(telling(cases)), base_dir):
+    for values in runs:
         for name in list(found):
             one = _one(values[name])
             if one is None:
@@ -146,15 +187,6 @@ def _one(value: Any) -> _Seen | None:
     if not np.isfinite(numbers).all() or not numbers.any():
         return None
     return _Seen(value.shape, numbers, numerics.epsilon(value.dtype) ** 0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """A value of the fused model as a Reshape of the original's, and that as a Reshape of it."""
-
-    name: str
-    there: list[int]
-    back: list[int]
 
 
 def _pairs(
@@ -206,6 +238,12 @@ def _shape(given: _Runs, wanted: _Runs) -> list[int] | None:
         else:
             made.append(-1)
     return made if made.count(-1) <= 1 else None
+
+
+def _reshaped(value: Any, shape: Sequence[int]) -> np.ndarray:
+    """What Reshape gives, where 0 is the size at the same place."""
+    sizes = [value.shape[axis] if size == 0 else size for axis, size in enumerate(shape)]
+    return np.asarray(value.reshape(sizes))
 
 
 def _written(original: onnx.ModelProto, pairs: Mapping[str, _View], names: Names) -> onnx.ModelProto:

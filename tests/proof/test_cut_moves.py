@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxfuse.proof import cut_moves
 from onnxfuse.proof.cut_proof import compare_sites
 from onnxfuse.proof.oracle import Oracle
 
@@ -42,6 +45,32 @@ def test_a_folded_number_of_many_that_moved_as_what_it_was_folded_from(ulps: int
     )
     fused = graph([node("Mul", ["x", "k"], ["p"]), node("Add", ["p", "folded"], ["y"])], k=k, folded=folded)
     assert len(compare_sites(original, fused, Oracle(original).cases).wrong) == wrong
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_tensors_move_first_where_one_was_folded(folded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large weights are soon moved often enough; numbers beside them would be moved in vain before."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(1, 2, CHANNELS).astype(np.float32) for _ in range(2))
+    k = np.array([0.1], np.float32)
+    node = helper.make_node
+    product = (a.astype(np.float64) * b).astype(np.float32)
+    if folded:
+        original = graph([node("Mul", ["x", "a"], ["m"]), node("Mul", ["m", "b"], ["y"])], a=a, b=b)
+        fused = graph([node("Mul", ["x", "ab"], ["y"])], ab=product)
+    else:
+        original = graph([node("Mul", ["x", "k"], ["m"]), node("Mul", ["m", "k"], ["y"])], k=k)
+        fused = graph([node("Mul", ["x", "kk"], ["y"])], kk=np.array([0.01], np.float32))
+    tensors: list[bool] = []
+    moved = cut_moves._moved
+
+    def counted(*given: Any) -> Any:
+        tensors.append(given[5])
+        return moved(*given)
+
+    monkeypatch.setattr(cut_moves, "_moved", counted)
+    assert compare_sites(original, fused, Oracle(original).cases).wrong == {}
+    assert tensors[0] == folded
 
 
 WILD = "g (float[n, 16] a, float[n, 16] b) => (float[n, 16] y) <float k = {FACTOR}> { NODES }"

@@ -19,7 +19,7 @@ from onnxfuse.cli.main import main
 from onnxfuse.errors import NumericsError
 from onnxfuse.model.graph import family_of
 from onnxfuse.pipeline import Optimized
-from onnxfuse.proof import prove
+from onnxfuse.proof import inside, prove
 from onnxfuse.proof.claim import Proved
 from onnxfuse.proof.prove import ATTEMPTS
 from onnxfuse.reporting.records import Validation
@@ -268,3 +268,19 @@ def test_what_is_not_simplified_for_inputs_of_two_lengths_is_told_with_what_to_d
     for note, told in cases.items():
         proved = prove._unsimplified(comparison, Proved(whole, Validation("mismatch", note=note), []))
         assert proved.validation.note == f"as before; one more node could go but for {told}"
+
+
+@pytest.mark.parametrize(("rows", "runs"), [("4", 0), ("n", 1)])
+def test_where_sizes_are_known_the_runs_for_the_outputs_tell_of_values_inside(
+    rows: str, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 18]> g (float[{rows}, 8] x) => (float[{rows}, 8] y)
+        <float root = {{1.4142135}}, float one = {{1}}, float half = {{0.5}}> {{
+        a = Tanh(x) d = Div(a, root) e = Erf(d) p = Add(e, one) m = Mul(a, p) g = Mul(m, half) y = Cos(g) }}"""
+    )
+    made: list[object] = []
+    given = inside.outlines
+    monkeypatch.setattr(inside, "outlines", lambda *rest: made.append(rest) or given(*rest))
+    validation = optimize(model, level=1).report.validation
+    assert (validation.verdict, validation.sites, len(made)) == ("equal", 1, runs)

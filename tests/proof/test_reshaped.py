@@ -10,6 +10,7 @@ from onnx import numpy_helper
 
 from onnxfuse.proof import cuts, reshaped
 from onnxfuse.proof.cut_proof import Compared, compare_sites
+from onnxfuse.proof.inside import Inside
 from onnxfuse.proof.observed import observe, telling
 from onnxfuse.proof.oracle import Oracle
 from onnxfuse.proof.reshaped import with_fused_values
@@ -52,7 +53,7 @@ def compare(before: onnx.ModelProto, after: onnx.ModelProto) -> Compared:
 def test_cuts_stop_at_values_that_have_another_shape() -> None:
     before, after = original(), flat()
     longest = max(len(cut.original) for cut in cuts.find(before, after))
-    views = with_fused_values(before, after, cuts.find(before, after), Oracle(before).cases)
+    views = with_fused_values(before, after, cuts.find(before, after), Oracle(before).cases, Inside(before))
     assert views is not None
     assert {f"f{i}" for i in range(1, BLOCKS)} <= views.names
     assert longest >= 5 * (BLOCKS - 1)
@@ -65,7 +66,7 @@ def test_equal_values_are_told_apart_by_what_comes_before_them() -> None:
     for model in (before, after):
         half = next(tensor for tensor in model.graph.initializer if tensor.name == "half")
         half.CopyFrom(numpy_helper.from_array(np.zeros((), np.float32), "half"))
-    views = with_fused_values(before, after, cuts.find(before, after), Oracle(before).cases)
+    views = with_fused_values(before, after, cuts.find(before, after), Oracle(before).cases, Inside(before))
     assert views is not None
     assert max(len(cut.original) for cut in cuts.find(views.model, after)) <= 8
     assert compare(before, after).right >= {"y", *(f"t{i}" for i in range(BLOCKS))}
@@ -73,7 +74,7 @@ def test_equal_values_are_told_apart_by_what_comes_before_them() -> None:
 
 def test_what_is_moved_from_a_common_value_needs_no_name() -> None:
     before, after = original(), flat()
-    views = with_fused_values(before, after, cuts.find(before, after), Oracle(before).cases)
+    views = with_fused_values(before, after, cuts.find(before, after), Oracle(before).cases, Inside(before))
     assert views is not None
     assert "f0" not in views.names
 
@@ -81,7 +82,7 @@ def test_what_is_moved_from_a_common_value_needs_no_name() -> None:
 def test_the_original_computes_what_it_did() -> None:
     before = original()
     cases = Oracle(before).cases
-    views = with_fused_values(before, flat(), cuts.find(before, flat()), cases)
+    views = with_fused_values(before, flat(), cuts.find(before, flat()), cases, Inside(before))
     assert views is not None
     for old, new in zip(*(observe(model, ["y"], telling(cases)) for model in (before, views.model)), strict=True):
         np.testing.assert_array_equal(old["y"], new["y"])
@@ -118,7 +119,7 @@ def test_a_pair_that_is_none_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_short_cuts_are_left_as_they_are() -> None:
     before = original()
-    assert with_fused_values(before, before, cuts.find(before, before), Oracle(before).cases) is None
+    assert with_fused_values(before, before, cuts.find(before, before), Oracle(before).cases, Inside(before)) is None
 
 
 def test_a_shape_that_reshape_cannot_name_is_no_pair() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,30 @@ def test_what_it_raises_is_raised(error: Exception) -> None:
 
     with pytest.raises(type(error), match=str(error)):
         isolated(work, LONG)
+
+
+def test_what_callers_hold_is_gone_with_an_error_without_collecting_cycles() -> None:
+    """As of a proof, which collects none, and holds gigabytes."""
+
+    class Weights:
+        """Something that can be looked for."""
+
+    def failing(weights: Weights) -> None:
+        def work(tell: Tell) -> None:
+            raise ModelError(f"not with {weights}")
+
+        isolated(work, 60)
+
+    weights = Weights()
+    held = weakref.ref(weights)
+    gc.disable()
+    try:
+        with suppress(ModelError):
+            failing(weights)
+        del weights
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_what_cannot_be_sent_is_a_mistake_of_ours() -> None:
