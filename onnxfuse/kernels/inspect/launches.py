@@ -45,7 +45,6 @@ LIMITS = {
     "sm_80": Limits(2048, 32, 65536, 164 * 1024),
     "sm_90": Limits(2048, 32, 65536, 228 * 1024),
     "sm_100": Limits(2048, 32, 65536, 228 * 1024),
-    "sm_103": Limits(2048, 32, 65536, 228 * 1024),
 }
 WARP, REGISTERS_AT_A_TIME, SHARED_AT_A_TIME, RESERVED = 32, 256, 128, 1024
 """Threads of a warp; units in which a warp gets registers and a block shared memory; bytes of the latter that each

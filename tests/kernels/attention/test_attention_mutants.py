@@ -125,7 +125,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("rising", "more[0] *= factor[0];", ""),
     ("rising natural", "NATURAL ? by / LOG2_E : by", "by"),
     ("jump", "bold && softmax.lost()", "false"),
-    ("jump", "__syncthreads_or(softmax.lost())", "softmax.lost()"),
+    ("jump", "__syncthreads_or(bold && softmax.lost())", "(bold && softmax.lost())"),
     ("causal", "warp_reduce<4>(softmax.sum, Add());", ""),
     ("causal", "lane % 16 * STRIDE_V + lane / 16 * 8", "lane % 8 * STRIDE_V + lane / 16 * 8"),
     ("causal", "load_matrices<true>", "load_matrices<false>"),
