@@ -148,8 +148,8 @@ def _tile(a: Applied) -> Term | None:
     several = [i for i, (n, d) in enumerate(zip(counts, x.shape, strict=True)) if n != 1 and d != 1]
     if not several:
         return expand(a.terms, x, a.shape)
-    if len(several) > 1:
-        return None
+    if len(several) > 1 or x.constant:
+        return None  # a table that a batch repeats, so often as all layers say in one way
     (axis,) = several
     apart = reshape(a.terms, x, (*x.shape[:axis], 1, *x.shape[axis:]))
     wide = (*a.shape[:axis], counts[axis], x.shape[axis], *a.shape[axis + 1 :])
