@@ -128,7 +128,7 @@ _ROWS = """
     ReduceL1                         nonnegative
     ReduceL2                         square nonnegative wide_range
     ReduceLogSum                     wide_range
-    ReduceLogSumExp                  wide_range
+    ReduceLogSumExp                  foldable wide_range
     ReduceMax                        monotonous foldable exact
     ReduceMean                       monotonous foldable
     ReduceMin                        monotonous foldable exact

@@ -64,7 +64,17 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "MatMul": np.matmul,
 }
 
+
+def _log_sum_exp(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Any:
+    """The exponentials of no number overflow."""
+    most = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    most = np.where(np.isfinite(most), most, 0.0)
+    found = np.log(np.sum(np.exp(x - most), axis=axis, keepdims=True)) + most
+    return found if keepdims else np.squeeze(found, axis)
+
+
 _REDUCE: dict[str, Callable[..., Any]] = {
+    "ReduceLogSumExp": _log_sum_exp,
     "ReduceMean": np.mean,
     "ReduceSum": np.sum,
     "ReduceProd": np.prod,

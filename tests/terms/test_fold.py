@@ -50,6 +50,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("Clip", (X, np.array(-0.2)), {}),
     *((f"Reduce{how}", (X,), {"axes": (-1,), "keepdims": 0}) for how in ("Mean", "Sum", "Prod", "Max", "Min")),
     ("ReduceMax", (X,), {}),
+    *(("ReduceLogSumExp", (X * n,), {"keepdims": keep}) for n in (1, 1e30) for keep in (0, 1)),
     ("Reshape", (X, np.array([3, -1])), {}),
     ("Squeeze", (X[:, :1],), {"axes": (1,)}),
     ("Unsqueeze", (X,), {"axes": (1,)}),

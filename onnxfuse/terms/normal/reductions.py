@@ -91,7 +91,8 @@ def _log_of_sum(a: Applied) -> Term | None:
 
 @law("ReduceLogSumExp", "ReduceLogSumExp(x, axes=(1,)) = Log(ReduceSum(Exp(x), axes=(1,)))")
 def _log_of_sum_of_exponentials(a: Applied) -> Term | None:
-    return _derived(a, "Exp", "Log")
+    """Not of what is constant, whose exponentials may be infinite where the logarithm is not."""
+    return None if a.args[0].constant else _derived(a, "Exp", "Log")
 
 
 @law("ReduceMax", "ReduceMax(merge(MatMul(x, y)), axes=(-1,)) = merge(ReduceMax(MatMul(x, y), axes=(-1,)))")

@@ -77,6 +77,12 @@ MODELS = {
         ONE_ROW,
         "float[?,?,?] y",
     ),
+    "the logarithm of a sum of constant exponentials": (
+        """c = Constant<value = float[2,2] {1e30, 2.0, 3.0, -1e30}>()  a = Constant<value = int64[1] {1}>()
+        r = ReduceLogSumExp<keepdims = 1>(c, a)  y = Add(x, r)""",
+        "float[b,2,2] x",
+        "float[?,?,?] y",
+    ),
     "a constant reduced over no axes": (
         """c = Constant<value = float[2,2] {1.0, 2.0, 3.0, 4.0}>()  a = Constant<value = int64[0] {}>()
         r = ReduceSum<keepdims = 1, noop_with_empty_axes = 1>(c, a)  y = Add(x, r)""",
