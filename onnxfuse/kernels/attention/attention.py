@@ -1,9 +1,9 @@
 """Attention whose scores are never in memory: attention.cu, and attention_combine.cu where keys are few rows' alone.
 
-A block has 16, 32 or 64 rows of a head of keys.  Where that gives too few blocks for the card (one query over a long
-cache), the keys are divided among several, whose parts are put together by a second launch.  Extra memory is that of
-the parts: HEAD_V + 2 floats for each row and split, and none without splits.  A rotary embedding of queries and new
-keys is part of the op; plan.py says what that takes.
+A block has 16 to 128 rows of a head of keys (README.md has the forms of its products).  Where that gives too few blocks
+for the card (one query over a long cache), the keys are divided among several, whose parts are put together by a second
+launch.  Extra memory is that of the parts: HEAD_V + 2 floats for each row and split, and none without splits.  A rotary
+embedding of queries and new keys is part of the op; plan.py says what that takes.
 """
 
 from __future__ import annotations

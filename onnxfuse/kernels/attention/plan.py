@@ -264,9 +264,8 @@ class Plan:
         self._pairs = sizes.q.batches * sizes.k.heads
         form = None
         for each in FORMS.values():
-            least = each.tiles(sizes.rows, head, head_v, dtype.name, vectors[0])
-            if least is not None and self._allowed(each, dtype.name):
-                form, tile = each, each.widened(least, sizes.rows, self._pairs, self._multiprocessors)
+            if each.tiles(sizes.rows, head, head_v, dtype.name, vectors[0]) and self._allowed(each, dtype.name):
+                form, tile = each, each.widened(sizes.rows, self._pairs, self._multiprocessors)
         self._across = -(-sizes.rows // tile.rows)
         self._blocks = self._across * self._pairs
         self._tile, self._head_v = tile, head_v

@@ -56,7 +56,7 @@ def _masked(dtype: str, head: int, vector: int) -> Iterable[tuple[str, Source]]:
                 continue
             if form is WARPGROUPS and not mask:
                 made.append((" one warpgroup", least, form))
-            made.append((name, form.widened(least, LONG, 1, 1), form))
+            made.append((name, form.widened(LONG, 1, 1), form))
         for name, tile, by in made:
             code = source(dtype, tile, head, head, (vector, vector), False, mask, wide, form=by)
             yield f"Attention {dtype} {head}{name}{kind}", code

@@ -37,35 +37,50 @@ class Tiles(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How blocks multiply that a few cards alone have: a macro of attention.cu, in words, and what a block has of
-    keys and values, in tiles, and of shared memory besides, in bytes."""
+    """How blocks multiply that a few cards alone have."""
 
     architecture: str
     macro: str
+    """Of attention.cu."""
     how: str
+    """In words."""
+    tile: Tiles
+    """The least block, and for more rows than how many it is."""
+    above: int
+    most: int
+    """Warps of the widest block."""
     stages: int
-    more: int
+    """Tiles of keys and of values that a block has at a time."""
+    blocks: int | None = None
+    """Of a multiprocessor at a time, where not registers and shared memory say so."""
+    more: int = 0
+    """Bytes of shared memory besides."""
 
     def tiles(self, rows: int, head: int, head_v: int, dtype: str, vector: int) -> Tiles | None:
         """The least block of so many rows, with accesses of `vector` elements; None where the form is not for them."""
-        if not {head, head_v} <= PANELLED or dtype == "float32" or vector != 8:
-            return None
-        if self is TENSOR_MEMORY:
-            return Tiles(8, 128) if rows > 64 else None
-        return Tiles(4, 64) if rows > 32 else None
+        there = {head, head_v} <= PANELLED and dtype != "float32" and vector == 8
+        return self.tile if there and rows > self.above else None
 
-    def widened(self, tile: Tiles, rows: int, pairs: int, multiprocessors: int) -> Tiles:
-        """Two warpgroups share keys and values, which then come half as often, and each has its products while the
-        other has its softmax; one where there would be fewer blocks than multiprocessors."""
-        if self is TENSOR_MEMORY:
-            return tile
-        two = Tiles(2 * tile.warps, tile.keys)
-        return two if rows > tile.rows and -(-rows // two.rows) * pairs >= multiprocessors else tile
+    def widened(self, rows: int, pairs: int, multiprocessors: int) -> Tiles:
+        """A wider block, where there is one: two warpgroups share keys and values, which then come half as often, and
+        each has its products while the other has its softmax.  Not where there would be fewer blocks than
+        multiprocessors."""
+        wide = Tiles(self.most, self.tile.keys)
+        return wide if rows > self.tile.rows and -(-rows // wide.rows) * pairs >= multiprocessors else self.tile
 
 
-WARPGROUPS = Form(architectures.WARPGROUPS, "WARPGROUPS", "by warpgroups", 2, 0)
-TENSOR_MEMORY = Form(architectures.TENSOR_MEMORY, "TENSOR_MEMORY", "with scores in tensor memory", 1, 16)
-"""Its mbarrier, and the address of tensor memory."""
+WARPGROUPS = Form(architectures.WARPGROUPS, "WARPGROUPS", "by warpgroups", Tiles(4, 64), above=32, most=8, stages=2)
+TENSOR_MEMORY = Form(
+    architectures.TENSOR_MEMORY,
+    "TENSOR_MEMORY",
+    "with scores in tensor memory",
+    Tiles(8, 128),
+    above=64,
+    most=8,
+    stages=1,
+    blocks=2,  # each has half of its columns
+    more=16,  # an mbarrier, and the address of tensor memory
+)
 FORMS = {form.architecture: form for form in (WARPGROUPS, TENSOR_MEMORY)}
 """By the architecture that sources are compiled for."""
 
@@ -97,8 +112,8 @@ def shared_bytes(tile: Tiles, head: int, head_v: int, itemsize: int, form: Form 
 def resident(tile: Tiles, shared: int, small: bool, form: Form | None = None) -> int:
     """Blocks with so many bytes of shared memory that a multiprocessor runs at a time, if not more; `small` if SMALL in
     attention.cu is true."""
-    if form is TENSOR_MEMORY:
-        return 2  # of its columns each has half
+    if form and form.blocks:
+        return form.blocks
     warps = WARPS_OF_SMALL if small else WARPS
     return max(1, min(warps // tile.warps, SHARED // (shared + RESERVED)))
 

@@ -54,9 +54,7 @@ def test_keys_are_divided_among_as_many_blocks_as_fill_whole_waves(blocks: int, 
     [(64, 1000, 4), (65, 132, 8), (65, 131, 4), (128, 132, 8), (256, 66, 8), (256, 65, 4), (4096, 1, 4)],
 )
 def test_two_warpgroups_share_keys_where_blocks_are_enough(rows: int, pairs: int, warps: int) -> None:
-    tile = WARPGROUPS.tiles(rows, 128, 128, "float16", 8)
-    assert tile is not None
-    assert WARPGROUPS.widened(tile, rows, pairs, 132) == Tiles(warps, tile.keys)
+    assert WARPGROUPS.widened(rows, pairs, 132) == Tiles(warps, 64)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def test_other_forms_are_for_whole_panels_of_halves(
     least = form.tiles(rows, head, head_v, dtype, vector)
     assert (least is not None) == there
     if least is not None:
-        for made in (least, form.widened(least, 4096, 1000, 132)):
+        for made in (least, form.widened(4096, 1000, 132)):
             shared = shared_bytes(made, head, head_v, 2, form)
             assert shared <= 227 * 1024 // 2 - 1024, "two blocks are on a multiprocessor"
             if form is TENSOR_MEMORY:
